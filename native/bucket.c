@@ -2,7 +2,7 @@
  * bucket.c: the table of buckets, and the reckoning of one.
  *
  *   set of a key ──► its keys: two lines of the cache ──► its buckets: 16 ways
- *                    0 … 11: any bucket     12 … 15: budgets' own alone
+ *                    0 … 3: budgets' own alone, which are looked for first     4 … 15: any bucket
  *
  * Values that rules are for each of come from clients, who can make up as many as they like. So
  * their buckets have three quarters of a set at most, and never make a budget's own bucket forget
@@ -213,11 +213,11 @@ static choice choose_way(hg_region *region, uint32_t first, const hg_terms *term
 {
     choice best = {NO_ROOM, 0, 0};
 
-    for (uint32_t way = 0; way < (is_own(terms) ? HG_WAYS : HG_EACH_WAYS); way++) {
+    for (uint32_t way = is_own(terms) ? 0 : HG_OWN_WAYS; way < HG_WAYS; way++) {
         uint64_t key = atomic_load_explicit(&hg_bucket_keys_in(region)[first + way],
                                             memory_order_relaxed);
         const hg_bucket *bucket = hg_bucket_in(region, first + way);
-        choice this = {way < HG_EACH_WAYS ? FREE : RESERVED, way, 0};
+        choice this = {way < HG_OWN_WAYS ? RESERVED : FREE, way, 0};
 
         if (tried >> way & 1)
             continue;
@@ -499,6 +499,8 @@ void hg_bucket_refund(hg_bucket *bucket, const hg_holding_one *one, uint64_t che
     uint64_t told = 0;
     uint64_t back;
 
+    if (old <= now_ns)
+        return; /* all has drained */
     do {
         back = hg_least(cheaper_ns, hg_least(remaining(bucket, one, told, now_ns), old));
         if (back > told) {

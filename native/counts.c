@@ -162,3 +162,47 @@ void hg_trace_write(hg_region *region, const hg_trace *trace)
     memcpy((char *) place + body, (const char *) trace + body, sizeof *trace - body);
     atomic_store_explicit(&place->stamp, 2 * number + 2, memory_order_release);
 }
+
+/* ── Clients ──────────────────────────────────────────────────────────────── */
+
+#define CLIENT_SEED 4u
+#define CLIENT_PROBES 16u
+
+hg_tally *hg_tally_at(hg_region *region, uint32_t client)
+{
+    const hg_region *plan = hg_plan(region);
+
+    return client < plan->sizes.clients ? (hg_tally *) hg_at(region, plan->clients_at) + client
+                                        : NULL;
+}
+
+/* Whether the place is, or is now, that client's. A place that another is just filling is left alone: so
+ * much is counted for the others. */
+static bool claims(hg_tally *tally, uint64_t key, const char *name, size_t length)
+{
+    uint64_t there = atomic_load_explicit(&tally->key, memory_order_acquire);
+
+    if (there == HG_FREE_KEY && atomic_compare_exchange_strong(&tally->key, &there, HG_TAKEN_KEY)) {
+        memcpy(tally->name, name, length);
+        tally->name[length] = '\0';
+        atomic_store_explicit(&tally->key, key, memory_order_release);
+        return true;
+    }
+    return there == key && memcmp(tally->name, name, length) == 0 && tally->name[length] == '\0';
+}
+
+uint32_t hg_tally_of(hg_region *region, const char *name, size_t length)
+{
+    uint32_t last = hg_plan(region)->sizes.clients - 1;
+    uint64_t key = hg_not_reserved(hg_hash_inline(CLIENT_SEED, name, length));
+
+    if (hg_plan(region)->sizes.clients == 0 || length > HG_MAX_IDENTITY_BYTES)
+        return 0;
+    for (uint32_t probe = 0; probe < CLIENT_PROBES; probe++) {
+        uint32_t at = (uint32_t) (key + probe) & last;
+
+        if (at != 0 && claims(hg_tally_at(region, at), key, name, length))
+            return at;
+    }
+    return 0;
+}

@@ -34,8 +34,8 @@ typedef struct question {
     const hg_matches *matches;
     const hg_ask *ask;
     hg_answer *answer;
-    uint64_t estimate_ns; /* that it is decided by */
-    uint64_t known_ns;    /* the model's */
+    hg_cost estimate; /* that it is decided by */
+    hg_cost known;    /* the model's */
     uint32_t workers;
     bool trial;  /* decided by less than the model's: it has to be the only one */
     bool outrun; /* a budget that warns was used up by others since the look */
@@ -77,7 +77,7 @@ static bool fails_bucket(const question *q, const look *at)
         return true;
     /* Without a rate all drains at once, and what is left is a limit for one statement. */
     return (budget->set & (HG_SET_RATE | HG_SET_CAPACITY)) == HG_SET_CAPACITY
-           && q->estimate_ns > server_ns(q, budget->capacity_mpcts);
+           && q->estimate.mean_ns > server_ns(q, budget->capacity_mpcts);
 }
 
 /* A statement that needs more workers than there are places runs alone: never to run would help nobody. */
@@ -94,7 +94,7 @@ static uint8_t failed_limit(const question *q, const look *at)
 
     if (too_many(q, at, at->lookup.running))
         return HG_CONCURRENCY;
-    if ((budget->set & HG_SET_BURST) && q->estimate_ns > server_ns(q, budget->burst_mpcts))
+    if ((budget->set & HG_SET_BURST) && q->estimate.p90_ns > server_ns(q, budget->burst_mpcts))
         return HG_QUERY;
     return fails_bucket(q, at) ? HG_BUCKET : HG_NO_LIMIT;
 }
@@ -117,13 +117,13 @@ static uint8_t crossed(const question *q, const look *at)
         && beyond((uint64_t) at->lookup.running + q->workers, at->places, share))
         return HG_CONCURRENCY;
     if ((budget->set & HG_SET_BURST)
-        && beyond(q->estimate_ns, server_ns(q, budget->burst_mpcts), share))
+        && beyond(q->estimate.p90_ns, server_ns(q, budget->burst_mpcts), share))
         return HG_QUERY;
     if (at->timed)
         return beyond(at->lookup.owed_ns + at->drains_in_ns, at->size_ns, share) ? HG_BUCKET : 0;
     if ((budget->set & (HG_SET_RATE | HG_SET_CAPACITY)) != HG_SET_CAPACITY)
         return HG_NO_LIMIT;
-    return beyond(q->estimate_ns, server_ns(q, budget->capacity_mpcts), share) ? HG_BUCKET : 0;
+    return beyond(q->estimate.mean_ns, server_ns(q, budget->capacity_mpcts), share) ? HG_BUCKET : 0;
 }
 
 /* ── Looking ──────────────────────────────────────────────────────────────── */
@@ -158,7 +158,7 @@ static void look_at(question *q, uint32_t match)
     at->size_ns = 0;
     at->lookup = (hg_lookup){HG_NO_BUCKET, 0, 0};
     if (at->timed) {
-        at->drains_in_ns = hg_drain_ns(q->estimate_ns, budget->rate_mpct,
+        at->drains_in_ns = hg_drain_ns(q->estimate.mean_ns, budget->rate_mpct,
                                        hg_plan(q->region)->cpus_milli);
         at->size_ns = size_ns(budget);
     }
@@ -166,9 +166,10 @@ static void look_at(question *q, uint32_t match)
         terms = terms_of(q, match);
         hg_bucket_look_up(q->region, &terms, &at->lookup);
     }
-    at->passes = (q->ask->flags & HG_IN_TRANSACTION) != 0
-                 && (budget->flags & HG_BUDGET_IN_TRANSACTION) == 0 && at->places != 0
-                 && !hg_is_shut(budget);
+    at->passes = (q->ask->flags & HG_MUST_RUN) != 0
+                 || ((q->ask->flags & HG_IN_TRANSACTION) != 0
+                     && (budget->flags & HG_BUDGET_BLOCKS_INSIDE) == 0 && at->places != 0
+                     && !hg_is_shut(budget));
     at->limit = failed_limit(q, at);
 }
 
@@ -186,7 +187,7 @@ static void tell(question *q, hg_verdict verdict, uint32_t match, uint8_t limit)
         answer->used = at->lookup.running;
         answer->bound = at->places;
     } else if (limit == HG_QUERY) {
-        answer->used = q->estimate_ns;
+        answer->used = q->estimate.p90_ns;
         answer->bound = server_ns(q, at->budget->burst_mpcts);
     } else {
         answer->used = at->timed ? hg_cpu_ns(at->lookup.owed_ns, at->budget->rate_mpct,
@@ -287,7 +288,8 @@ static void answer(question *q)
     out->match = 0;
     out->decided_by = HG_NO_LIMIT;
     out->passed = false;
-    out->estimate_ns = q->estimate_ns;
+    out->estimate_ns = q->estimate.mean_ns;
+    out->p90_ns = q->estimate.p90_ns;
     out->used = out->bound = out->retry_ns = 0;
     for (uint32_t match = 0; match < q->matches->count; match++) {
         const look *at = &q->looks[match];
@@ -324,9 +326,9 @@ static uint64_t most_ns(const question *q, const look *at)
     return most == 0 ? burst : burst == 0 ? most : hg_least(most, burst);
 }
 
-static uint64_t fitting_ns(const question *q)
+static hg_cost fitting(const question *q)
 {
-    uint64_t least = q->known_ns;
+    uint64_t least = HG_NEVER;
 
     for (uint32_t match = 0; match < q->matches->count; match++) {
         const look *at = &q->looks[match];
@@ -335,17 +337,18 @@ static uint64_t fitting_ns(const question *q)
         if (most != 0)
             least = hg_least(least, most);
     }
-    return least;
+    return (hg_cost){hg_least(q->known.mean_ns, least), hg_least(q->known.p90_ns, least)};
 }
 
 /* By the model's estimate; where that always blocks, and is old, by what just fits. */
 static void decide(question *q)
 {
     look_at_all(q);
-    if (q->trial || !hg_never_fits(q->answer) || !hg_may_try_again(q->region, q->ask, q->known_ns))
+    if (q->trial || !hg_never_fits(q->answer)
+        || !hg_may_try_again(q->region, q->ask, q->known.mean_ns))
         return;
-    q->estimate_ns = fitting_ns(q);
-    q->trial = q->estimate_ns < q->known_ns;
+    q->estimate = fitting(q);
+    q->trial = q->estimate.p90_ns < q->known.p90_ns;
     look_at_all(q);
 }
 
@@ -357,9 +360,9 @@ static bool may_run(question *q)
     if (!q->trial)
         return true;
     q->trial = false; /* in either case it is settled by what it is decided from here on */
-    if (hg_try_again(q->region, q->ask, q->known_ns))
+    if (hg_try_again(q->region, q->ask, q->known.mean_ns))
         return true;
-    q->estimate_ns = q->known_ns;
+    q->estimate = q->known;
     look_at_all(q);
     return q->answer->verdict < HG_DELAY;
 }
@@ -372,7 +375,7 @@ static void ask(question *q, hg_region *region, const hg_policy *policy, const h
     q->matches = matches;
     q->ask = asked;
     q->answer = out;
-    q->estimate_ns = q->known_ns = hg_estimate(region, asked);
+    q->estimate = q->known = hg_estimate(region, asked);
     q->trial = q->outrun = false;
     q->workers = (uint32_t) hg_least(hg_most(asked->workers, 1), HG_MAX_WORKERS);
 }
@@ -428,7 +431,7 @@ static uint8_t take_one(question *q, uint32_t match, hg_holding_one *one)
     uint8_t limit;
 
     one->bucket = terms.key;
-    one->budget_key = at->budget->key;
+    one->count = 0;
     one->rate_mpct = at->timed ? at->budget->rate_mpct : 0;
     one->index = HG_NO_BUCKET;
     one->counted = one->charged = false;
@@ -478,11 +481,11 @@ static void count_warned(const question *q, uint32_t match, hg_count *count)
     hg_count_violation(count, q->ask->wall_ms);
 }
 
-static void count_admitted(const question *q, uint32_t match, const hg_holding_one *one,
-                           hg_count *count)
+static void count_admitted(const question *q, uint32_t match, hg_holding_one *one, hg_count *count)
 {
     const look *at = &q->looks[match];
 
+    one->count = (uint64_t) (count - hg_counts_in(q->region)) + 1;
     if (at->kept && one->index == HG_NO_BUCKET)
         hg_add(&count->unpinned, 1);
     if (q->answer->threshold[match] != HG_NO_LIMIT)
@@ -490,12 +493,12 @@ static void count_admitted(const question *q, uint32_t match, const hg_holding_o
     if (at->limit != HG_NO_LIMIT)
         hg_add(&count->passed, 1);
     hg_add(&count->admitted, 1);
-    hg_add(&count->estimated_ns, q->estimate_ns);
+    hg_add(&count->estimated_ns, q->estimate.mean_ns);
 }
 
-static void count_all(const question *q, const hg_holding *holding)
+static void count_all(const question *q, hg_holding *holding)
 {
-    const hg_holding_one *one = holding->at;
+    hg_holding_one *one = holding->at;
 
     for (uint32_t match = 0; match < q->matches->count; match++) {
         const look *at = &q->looks[match];
@@ -519,6 +522,7 @@ static void remember(const question *q, hg_holding *holding)
     holding->count = 0;
     holding->workers = q->workers;
     holding->flags = q->ask->flags;
+    holding->shape = q->ask->shape;
     holding->plan_cost = q->ask->plan_cost;
     holding->pattern = q->ask->pattern;
     holding->query_id = q->ask->query_id;
@@ -536,7 +540,8 @@ void hg_take(hg_region *region, const hg_policy *policy, const hg_matches *match
         decide(&q);
         if (!may_run(&q))
             break;
-        holding->estimate_ns = q.estimate_ns;
+        holding->estimate_ns = q.estimate.mean_ns;
+        holding->p90_ns = q.estimate.p90_ns;
         if (take_all(&q, holding)) {
             if (q.outrun)
                 answer(&q);
@@ -647,11 +652,14 @@ void hg_settle(hg_region *region, hg_holding *holding, uint64_t actual_ns, bool 
     actual_ns = hg_least(actual_ns, HG_MAX_COST_NS);
     for (uint32_t i = 0; i < holding->count; i++) {
         hg_holding_one *one = &holding->at[i];
-        hg_count *count = hg_count_find(region, one->budget_key);
 
         settle_one(region, holding, one, actual_ns, now_ns);
-        if (count != NULL)
+        if (one->count != 0) {
+            hg_count *count = &hg_counts_in(region)[one->count - 1];
+
             hg_add(&count->charged_ns, actual_ns);
+            hg_add(&count->wall_ns, holding->wall_ns);
+        }
     }
     hg_learn(region, holding, actual_ns, aborted, now_ns);
     holding->count = holding->workers = 0;

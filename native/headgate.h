@@ -25,8 +25,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define HG_POLICY_FORMAT 1u
-#define HG_REGION_FORMAT 1u
+#define HG_POLICY_FORMAT 2u
+#define HG_REGION_FORMAT 3u
 #define HG_POLICY_MAGIC "HGPOLICY"
 #define HG_REGION_MAGIC "HGREGION"
 
@@ -39,6 +39,13 @@
 #define HG_MAX_BUDGETS 65536u
 #define HG_MAX_RULES 65536u
 #define HG_MAX_NAME_BYTES 63u
+#define HG_MAX_SOURCES 16u /* of identity */
+#define HG_MAX_TRUSTS 16u
+#define HG_MAX_IDENTITY_BYTES 127u
+#define HG_MAX_LEVELS 8u
+#define HG_MAX_GATES 65536u
+#define HG_NO_GATE UINT32_MAX
+#define HG_ALL UINT32_MAX /* hg_gate.ratio: every statement */
 #define HG_MAX_COST_NS 10000000000000ull /* 10,000 s of CPU; what costs more is charged that */
 #define HG_NEVER UINT64_MAX
 
@@ -75,7 +82,7 @@ enum { /* hg_budget.set: which limits there are; an explicit 0 is set, and admit
 
 enum { /* hg_budget.flags */
        HG_BUDGET_WHEN_UNHEALTHY = 1u,
-       HG_BUDGET_IN_TRANSACTION = 2u /* may block and delay inside an open transaction (R148) */
+       HG_BUDGET_BLOCKS_INSIDE = 2u /* inside a transaction that its client has begun, too */
 };
 
 typedef struct hg_section {
@@ -107,6 +114,8 @@ typedef struct hg_policy {
     hg_section keys; /* hg_key; at least HG_SYSTEM_KEYS */
     hg_section masks; /* hg_mask, IPv4 first, longest first within a family */
     hg_section exempt; /* hg_string: usernames that no rule applies to */
+    hg_section identity; /* hg_identity, one or none: without it nobody has a name */
+    hg_section gates; /* hg_gate, by token, then by rank */
     hg_section strings; /* bytes */
 } hg_policy;
 
@@ -170,7 +179,66 @@ typedef struct hg_mask {
     uint32_t bits;
 } hg_mask;
 
-_Static_assert(sizeof(hg_policy) == 136, "hg_policy");
+/* ── Who a client is, and the operator's rules on it ── */
+
+/* Where the name of a client comes from, first that has a value (R96). */
+enum {
+    HG_FROM_TAG = 1, /* name: key of the tag */
+    HG_FROM_ATTRIBUTE = 2, /* name: MySQL connection attribute, or Postgres start-up parameter */
+    HG_FROM_APPLICATION = 3, /* application_name; MySQL: attribute program_name */
+    HG_FROM_VARIABLE = 4, /* name: session variable, as SET in this session (headgate.client, @headgate_client) */
+    HG_FROM_USER = 5,
+    HG_FROM_DATABASE = 6,
+    HG_FROM_PATTERN = 7 /* "pattern:<16 hex digits>" */
+};
+
+typedef struct hg_source {
+    uint32_t kind;
+    uint32_t name_length;
+    char name[64];
+} hg_source;
+
+/* A tag whose value counts only from these users, or signed (R149). Without both it is never taken. */
+typedef struct hg_trust {
+    char key[66]; /* of the tag; "*": every tag */
+    uint16_t users; /* 0: from no user alone */
+    char user[8][64];
+    uint8_t by_signature; /* also from anybody, if headgate_sig vouches for it */
+    uint8_t reserved[3];
+} hg_trust;
+
+typedef struct hg_identity {
+    uint32_t sources;
+    uint32_t trusts;
+    hg_source source[HG_MAX_SOURCES];
+    hg_trust trust[HG_MAX_TRUSTS];
+    char priority_tag[66]; /* whose value is the priority 0–100 (R100); empty: none */
+    uint8_t default_priority;
+    uint8_t secret_length; /* of the HMAC-SHA256 key; 0: nothing can be signed */
+    uint8_t secret[64];
+} hg_identity;
+
+enum { HG_GATE_REJECTS = 1, HG_GATE_EXEMPTS = 2 };
+
+/* A rule on clients (hold, ratio, exempt), within a span of time. It applies to a client if each level of
+ * its target is one of the client's. Of several, one on the whole name beats one on several levels, that beats
+ * one on a single level, and "all" comes last; among equals the lowest rank. */
+typedef struct hg_gate {
+    uint64_t token; /* hg_hash(5, the target's first level) */
+    hg_string target;
+    hg_string rule; /* its id */
+    hg_string reason; /* for the error's text */
+    int64_t from_ms, until_ms; /* Unix time; INT64_MAX: no end */
+    uint32_t ratio; /* of HG_ALL: the share of statements that it blocks */
+    uint32_t rank;
+    uint8_t kind;
+    uint8_t levels; /* of the target; 0: "all" */
+    uint16_t reserved;
+    uint32_t reserved2;
+} hg_gate;
+
+_Static_assert(sizeof(hg_gate) == 64, "hg_gate");
+_Static_assert(sizeof(hg_policy) == 152, "hg_policy");
 _Static_assert(sizeof(hg_budget) == 72, "hg_budget");
 _Static_assert(sizeof(hg_rule) == 24, "hg_rule");
 _Static_assert(sizeof(hg_pair) == 32, "hg_pair");
@@ -214,6 +282,8 @@ typedef struct hg_session {
     bool needs_query;
     bool needs_fingerprint;
     bool each_tags; /* some rule without conditions is for each value of a tag */
+    uint64_t
+        tag_keys; /* a bit for each key that some rule names, by its hash: others lead nowhere */
     uint64_t each_hash[4]; /* of the values of the four session keys; 0: none */
     uint8_t each_label_length[4];
     char each_label[4][47]; /* "username=etl", cut */
@@ -274,7 +344,11 @@ typedef struct hg_matches {
     uint32_t count;
     uint32_t left_out; /* beyond HG_MAX_MATCHES */
     uint32_t ignored_tags, duplicate_tags;
-    uint32_t probes; /* look-ups made, for R116 */
+    uint32_t probes; /* pairs: each costs one look-up, or none where no rule names its tag (R116) */
+    uint32_t
+        client; /* its place in the region's table; 0: the others', UINT32_MAX: nobody has a name */
+    uint32_t gate; /* the rule on it, HG_NO_GATE */
+    uint32_t reserved;
     hg_match_one
         at[HG_MAX_MATCHES]; /* by rule, so in the order of the document; each bucket once */
 } hg_matches;
@@ -291,12 +365,63 @@ void hg_match_tags(const hg_policy *policy, const hg_session *session,
                    const hg_statement *statement, int64_t wall_ms, int healthy, const hg_tags *tags,
                    hg_matches *matches);
 
+/* ── The client's name ────────────────────────────────────────────────────── */
+
+/* What is wrong with it, a constant; NULL: nothing. */
+const char *hg_identity_fault(const hg_identity *identity);
+/* NULL: the policy has none. */
+const hg_identity *hg_identity_of(const hg_policy *policy);
+/* A value made a name: levels between colons, and what may not stand in one becomes _. Its length, without a
+ * NUL; 0: nothing is left. */
+size_t hg_name(const char *value, size_t length, char out[HG_MAX_IDENTITY_BYTES]);
+const hg_tag *hg_tag_named(const hg_tags *tags, const char *name, size_t length);
+/* By the first source that has a value; "unidentified" without one. Its length. `fingerprint`: for sources
+ * of the pattern. `by_tag`: whether the statement names its client. Connection attributes and session
+ * variables are known to a proxy alone. */
+size_t hg_identify(const hg_identity *identity, const hg_client *client, const hg_tags *tags,
+                   uint64_t fingerprint, char out[HG_MAX_IDENTITY_BYTES + 1], bool *by_tag);
+/* The rule that decides about the client of that name; HG_NO_GATE. One on `all` only where the statement
+ * names its client: every session has a user and most an application_name, those of production too. */
+uint32_t hg_gate_of(const hg_policy *policy, const char *name, size_t length, bool by_tag,
+                    int64_t wall_ms);
+/* The next time at which another may; INT64_MAX. */
+int64_t hg_gates_until(const hg_policy *policy, int64_t wall_ms);
+const hg_gate *hg_gate_at(const hg_policy *policy, uint32_t gate);
+
+/* ── Whose tags count (trust.c) ───────────────────────────────────────────── */
+
+#define HG_SIGNED_BYTES 768u
+
+/* A signature that was looked at, with all that it vouches for: compared in full. */
+typedef struct hg_cached_signature {
+    uint32_t length; /* 0: none */
+    uint32_t naming;
+    bool good;
+    char signature[64];
+    char message[HG_SIGNED_BYTES];
+} hg_cached_signature;
+
+typedef struct hg_signature_cache {
+    uint32_t entries;
+    hg_cached_signature *entry;
+} hg_signature_cache;
+
+void hg_hmac_sha256(const uint8_t *key, size_t key_length, const void *message, size_t length,
+                    uint8_t digest[32]);
+
+/* Leaves out those that are not to be trusted, and the signature itself: how many of the former. `naming`: a
+ * number of these settings, so that what is remembered is of them. until_ms: when the verdict ends, if a
+ * signature brought it; else it is left alone. */
+uint32_t hg_trust_tags(hg_signature_cache *signatures, const hg_identity *identity, uint32_t naming,
+                       const char *username, int64_t wall_ms, hg_tags *tags, int64_t *until_ms);
+
 /* ── The region ───────────────────────────────────────────────────────────── */
 
 #define HG_WAYS 16u /* buckets in a set */
-#define HG_EACH_WAYS                                                                               \
-    12u /* of them, open to buckets per distinct value (rules with each): these
-                              * never make a budget's own bucket forget its debt */
+#define HG_OWN_WAYS                                                                                \
+    4u /* of them, the first: closed to buckets per distinct value (rules with each), so that
+                              * these never make a budget's own bucket forget its debt */
+#define HG_EACH_WAYS (HG_WAYS - HG_OWN_WAYS)
 #define HG_PATTERN_WAYS 4u
 
 typedef struct hg_sizes {
@@ -306,6 +431,7 @@ typedef struct hg_sizes {
     uint32_t patterns; /* a power of two, at least HG_PATTERN_WAYS */
     uint32_t policy_bytes; /* largest compiled policy; a multiple of 4096 */
     uint32_t traces; /* statements kept for replay; a power of two, or 0 */
+    uint32_t clients; /* whose decisions are counted by name; a power of two, or 0 */
 } hg_sizes;
 
 /* One process's own place: written by it alone, read by all. */
@@ -344,7 +470,8 @@ typedef struct hg_count {
     _Atomic uint64_t delayed_ns;
     _Atomic uint64_t unpinned; /* ran uncounted: every bucket of the set was in use */
     _Atomic int64_t last_violation_ms;
-    _Atomic uint64_t spare[4];
+    _Atomic uint64_t wall_ns; /* how long what it admitted has run, by the clock */
+    _Atomic uint64_t spare[3];
     char name[64];
 } hg_count;
 
@@ -365,17 +492,30 @@ typedef struct hg_bucket {
     char label[64];
 } hg_bucket;
 
+/* What is known of the cost of one plan shape: a line through the logarithms of plan cost and CPU. Each word
+ * is written whole; two words may be of different moments, which is harmless. budgets/cost.py says what they are. */
+typedef struct hg_line {
+    _Atomic uint64_t state; /* variance, a float (low half); shape, 16 bits; calls, 8; 0, 8 */
+    _Atomic uint64_t means; /* two floats, of log2: plan cost (low half), CPU there (high) */
+    _Atomic uint64_t
+        spreads; /* two floats: variance of plan cost (low half), its covariance with CPU */
+    _Atomic uint64_t bends; /* four int16, in 1/1024: far below the mean, below, above, far above */
+} hg_line;
+
+#define HG_SHAPES 3u /* of a pattern's plan shapes, so many have a line of their own */
+
 typedef struct hg_pattern {
     _Atomic uint64_t key; /* 0: free */
-    _Atomic uint64_t
-        averages; /* two floats: EMA of CPU in ns (low half), EMA of plan cost (high) */
     _Atomic uint32_t calls; /* saturates */
     _Atomic uint32_t error; /* a float: EMA of |estimate - actual| / actual */
     _Atomic uint64_t cpu_ns; /* ever */
     _Atomic uint64_t last_ns; /* when it last ended, or was let try again */
     uint64_t query_id;
     uint64_t database;
-    uint64_t spare;
+    _Atomic uint64_t wall_ns; /* ever, by the clock */
+    uint64_t reserved;
+    hg_line whole; /* of all plans */
+    hg_line shapes[HG_SHAPES];
 } hg_pattern;
 
 /* A statement that ended or was blocked, for replay (R145). Statements are drawn in proportion to
@@ -386,7 +526,8 @@ typedef struct hg_trace {
     int64_t wall_ms; /* when it started or was blocked */
     uint64_t query_id;
     uint64_t fingerprint; /* 0: not worked out */
-    uint64_t estimate_ns;
+    uint64_t estimate_ns; /* the mean */
+    uint64_t p90_ns;
     uint64_t actual_ns; /* 0: blocked */
     uint64_t wall_ns; /* how long it ran */
     double plan_cost;
@@ -402,14 +543,29 @@ typedef struct hg_trace {
     uint8_t spare;
     uint16_t tags_length; /* key NUL value NUL …, whole pairs only */
     uint16_t tags_left_out;
-    char text[410]; /* username, database, application_name, tags: one after the other */
+    char text[402]; /* username, database, application_name, tags: one after the other */
 } hg_trace;
 
+/* Decisions about one client's statements; its key is claimed by the first, and stays. The first place is
+ * of those that have found none. */
+typedef struct hg_tally {
+    _Atomic uint64_t key; /* hg_hash(4, name) */
+    _Atomic uint64_t admitted;
+    _Atomic uint64_t by_budget; /* blocked, */
+    _Atomic uint64_t by_rule;
+    _Atomic uint64_t passed; /* a rule's hold, inside a transaction */
+    _Atomic uint64_t last_budget; /* key of the last that blocked it */
+    uint64_t spare[2];
+    char name[HG_MAX_IDENTITY_BYTES + 1];
+} hg_tally;
+
+_Static_assert(sizeof(hg_tally) == 192, "hg_tally");
 _Static_assert(sizeof(hg_trace) == 512, "hg_trace");
 _Static_assert(sizeof(hg_seat) == 128, "hg_seat");
 _Static_assert(sizeof(hg_count) == 256, "hg_count");
 _Static_assert(sizeof(hg_bucket) == 128, "hg_bucket");
-_Static_assert(sizeof(hg_pattern) == 64, "hg_pattern");
+_Static_assert(sizeof(hg_line) == 32, "hg_line");
+_Static_assert(sizeof(hg_pattern) == 192, "hg_pattern");
 
 typedef struct hg_region {
     char magic[8];
@@ -419,7 +575,7 @@ typedef struct hg_region {
     hg_sizes sizes;
     uint32_t workers; /* 100 % of concurrency */
     uint64_t seats_at, counts_at, bucket_keys_at, bucket_locks_at, buckets_at, patterns_at,
-        traces_at, areas_at[2], end_at; /* in bytes from the region's start */
+        traces_at, clients_at, areas_at[2], end_at; /* in bytes from the region's start */
     uint64_t started_ns, started_ms; /* monotonic and Unix time of hg_region_init */
     _Atomic uint32_t area; /* 0: no policy yet; 1 or 2: the one in force */
     _Atomic uint32_t publishing; /* a lock: one at a time */
@@ -432,9 +588,7 @@ typedef struct hg_region {
     _Atomic int64_t health_until_ms; /* after that it is not known */
     uint64_t secret; /* says which set a bucket belongs to; 0: its key alone does */
     /* Written by every statement that ends: on a line apart from what every statement reads. */
-    _Alignas(
-        64) _Atomic uint64_t median_k; /* a double: CPU ns per unit of plan cost, of all patterns */
-    _Atomic uint64_t median_calls;
+    _Alignas(64) hg_line host; /* of all patterns: the guess for one that has never run */
     _Atomic uint64_t pattern_evictions;
     _Atomic uint64_t counts_full; /* counted for a budget that found no place */
     _Atomic uint64_t traced; /* traces written ever; the next goes to traced % traces */
@@ -495,22 +649,26 @@ typedef enum hg_verdict { HG_RUN = 0, HG_WARN = 1, HG_DELAY = 2, HG_BLOCK = 3 } 
 
 enum { /* hg_ask.flags */
        HG_EARLY = 1u, /* there is no plan yet: decide by what is known without it */
-       HG_IN_TRANSACTION = 2u, /* something has run in this transaction */
+       HG_IN_TRANSACTION = 2u, /* something has run in this transaction, which the client has begun */
        HG_NO_DELAY = 4u, /* the caller cannot wait (any more) */
-       HG_UTILITY = 8u, /* has no plan: plan_cost is 1, and its k tells nothing about others */
-       HG_COST_GIVEN = 16u /* cost_ns is the cost: a cooperative check (R146) */
+       HG_UTILITY = 8u, /* has no plan: plan_cost is 1, and it teaches nothing about others */
+       HG_COST_GIVEN = 16u, /* cost_ns is the cost: a cooperative check (R146) */
+       HG_MUST_RUN = 32u /* cannot be stopped any more (at COMMIT): charged, never blocked */
 };
 
 typedef struct hg_ask {
     uint64_t now_ns;
     int64_t wall_ms;
     double plan_cost;
-    uint64_t cost_ns;
+    uint64_t cost_ns; /* with HG_COST_GIVEN */
+    uint64_t p90_ns; /* likewise, if it is more than that */
     uint64_t pattern; /* key of the pattern, 0: none */
     uint64_t query_id; /* for the views */
     uint64_t database;
     uint32_t workers; /* processes it will use, at least 1 */
     uint32_t flags;
+    uint32_t shape; /* 16 bits that say which kinds of nodes its plan has; 0: not known */
+    uint32_t reserved;
 } hg_ask;
 
 typedef struct hg_answer {
@@ -520,8 +678,9 @@ typedef struct hg_answer {
     uint32_t match; /* the one that decided (BLOCK, DELAY), or the first that warns */
     uint8_t decided_by; /* HG_CONCURRENCY, HG_QUERY, HG_BUCKET */
     bool passed; /* some enforced budget failed, but lets it go on inside its transaction */
-    uint64_t estimate_ns;
-    uint64_t used; /* in the limit's own unit: workers; ns of CPU estimated; ns of debt */
+    uint64_t estimate_ns; /* the mean */
+    uint64_t p90_ns;
+    uint64_t used; /* in the limit's own unit: workers; ns of CPU as p90; ns of debt */
     uint64_t bound; /* likewise */
     uint64_t retry_ns; /* until it would fit; HG_NEVER: it never will */
 } hg_answer;
@@ -537,7 +696,7 @@ void hg_check(hg_region *region, const hg_policy *policy, const hg_matches *matc
 
 typedef struct hg_holding_one {
     uint64_t bucket;
-    uint64_t budget_key;
+    uint64_t count; /* the place of its budget's counts, plus 1; 0: none */
     uint64_t charged_ns; /* in the bucket's own time */
     uint64_t after_ns; /* empty_at_ns right after the charge */
     uint64_t refunded_ns; /* the bucket's, right before it */
@@ -551,7 +710,10 @@ typedef struct hg_holding {
     uint32_t count;
     uint32_t workers;
     uint32_t flags;
-    uint64_t estimate_ns;
+    uint32_t shape;
+    uint64_t estimate_ns; /* what was charged: the mean */
+    uint64_t p90_ns;
+    uint64_t wall_ns; /* how long it ran, by the clock: its caller says so before it settles */
     double plan_cost;
     uint64_t pattern, query_id, database;
     hg_holding_one at[HG_MAX_MATCHES];
@@ -592,8 +754,24 @@ void hg_sleep_end(hg_region *region, uint64_t budget_key);
  * whether it has become cheap; HG_NEVER: it has never run. */
 uint64_t hg_until_trial(const hg_region *region, const hg_ask *ask, uint64_t estimate_ns);
 
-/* What a statement will use, and what the model knows of its pattern. */
-uint64_t hg_estimate(const hg_region *region, const hg_ask *ask);
+/* Of CPU. */
+typedef struct hg_cost {
+    uint64_t mean_ns; /* what is charged */
+    uint64_t
+        p90_ns; /* nine of ten executions stay below it: what the per-query limit is compared with */
+} hg_cost;
+
+/* What a statement will use. */
+hg_cost hg_estimate(const hg_region *region, const hg_ask *ask);
+
+/* For views: an execution of the pattern whose plan is not known. Zeros: it has not run to its end yet. */
+typedef struct hg_typical {
+    hg_cost cost;
+    double plan_cost;
+    double k; /* CPU ns per unit of plan cost */
+} hg_typical;
+
+void hg_pattern_typical(const hg_pattern *pattern, hg_typical *typical);
 
 /* Writes a trace; never waits. The stamp is set here, all else is the caller's. */
 void hg_trace_write(hg_region *region, const hg_trace *trace);
@@ -601,6 +779,11 @@ void hg_trace_write(hg_region *region, const hg_trace *trace);
 /* For views: the debt of a bucket now, in ns of CPU, and its budget's counts. */
 uint64_t hg_owed_ns(const hg_region *region, uint32_t bucket, uint64_t now_ns);
 hg_count *hg_count_of(hg_region *region, uint64_t budget_key, const char *name, size_t length);
+
+/* The client's place in the table, for hg_tally_at; 0: the others'. */
+uint32_t hg_tally_of(hg_region *region, const char *name, size_t length);
+/* NULL: the region has no table. */
+hg_tally *hg_tally_at(hg_region *region, uint32_t client);
 
 /* ── What is said of it (report.c) ────────────────────────────────────────── */
 
@@ -612,7 +795,7 @@ hg_count *hg_count_of(hg_region *region, uint64_t budget_key, const char *name, 
 typedef struct hg_report {
     uint64_t budget_key;
     uint64_t policy_version;
-    uint64_t estimate_ns;
+    uint64_t estimate_ns, p90_ns;
     uint64_t used, bound; /* as in hg_answer */
     uint64_t retry_ns; /* with its jitter; HG_NEVER */
     uint8_t limit; /* HG_* that decided */
@@ -633,6 +816,11 @@ uint64_t hg_jittered(uint64_t retry_ns, uint64_t dice);
 void hg_say_message(const hg_report *report, char *out, size_t room);
 void hg_say_detail(const hg_report *report, char *out, size_t room); /* key=value, between blanks */
 void hg_say_hint(const hg_report *report, char *out, size_t room);
+
+/* Of a client that a rule, or health, throttles. `what`: "rule" or "health". */
+void hg_say_client(const char *name, const char *what, const char *cause, const char *reason,
+                   double ratio, uint64_t retry_ms, char *message, size_t message_room,
+                   char *detail, size_t detail_room);
 
 /* Milliseconds, rounded up. */
 static inline uint64_t hg_ms(uint64_t ns)

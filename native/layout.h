@@ -59,6 +59,11 @@ static inline uint64_t hg_not_reserved(uint64_t hash)
     return hash < 2 ? hash + 2 : hash;
 }
 
+static inline uint64_t hg_key_bit(uint64_t key_hash)
+{
+    return UINT64_C(1) << (key_hash & 63);
+}
+
 static inline void hg_put_u64(uint8_t *out, uint64_t value)
 {
     for (int i = 0; i < 8; i++)
@@ -96,6 +101,7 @@ HG_ARRAY(always, uint32_t)
 HG_ARRAY(keys, hg_key)
 HG_ARRAY(masks, hg_mask)
 HG_ARRAY(exempt, hg_string)
+HG_ARRAY(gates, hg_gate)
 HG_ARRAY(strings, char)
 
 static inline bool hg_string_is(const hg_policy *policy, hg_string string, const void *bytes,

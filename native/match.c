@@ -102,10 +102,12 @@ static void add_tags(finding *found, const hg_tags *tags, hg_matches *matches)
         const char *value = tags->text + tag->value_offset;
         uint64_t hash = hg_hash_inline(HG_TAG_KEY_SEED, name, tag->key_length);
 
+        matches->probes++;
+        if ((found->session->tag_keys & hg_key_bit(hash)) == 0)
+            continue;
         hash = hg_hash_inline(hash, value, tag->value_length);
         add_pair(found, hg_find_pair(policy, hash, HG_SYSTEM_KEYS, name, tag->key_length, value,
                                      tag->value_length));
-        matches->probes++;
         if (found->session->each_tags) {
             const hg_key *key = key_of_tag(policy, name, tag->key_length);
 
@@ -408,6 +410,8 @@ void hg_match_tags(const hg_policy *policy, const hg_session *session,
     matches->count = matches->left_out = 0;
     matches->ignored_tags = matches->duplicate_tags = 0;
     matches->probes = session->probes;
+    matches->client = UINT32_MAX;
+    matches->gate = HG_NO_GATE;
     if (!session->may_match)
         return;
     found.policy = policy;

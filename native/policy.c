@@ -65,6 +65,8 @@ static const char *check_sections(const hg_policy *policy)
         {policy->keys, sizeof(hg_key), HG_MAX_RULES * (HG_MAX_CONDITIONS + HG_MAX_EACHES)},
         {policy->masks, sizeof(hg_mask), 33 + 129},
         {policy->exempt, sizeof(hg_string), HG_MAX_EXEMPT},
+        {policy->identity, sizeof(hg_identity), 1},
+        {policy->gates, sizeof(hg_gate), HG_MAX_GATES},
         {policy->strings, 1, HG_MAX_POLICY_BYTES},
     };
 
@@ -115,7 +117,7 @@ static bool budget_limits_fit(const hg_budget *budget)
 
 static const char *check_budgets(const hg_policy *policy)
 {
-    const uint32_t known = HG_BUDGET_WHEN_UNHEALTHY | HG_BUDGET_IN_TRANSACTION;
+    const uint32_t known = HG_BUDGET_WHEN_UNHEALTHY | HG_BUDGET_BLOCKS_INSIDE;
     uint32_t flags = 0;
 
     for (uint32_t i = 0; i < policy->budgets.count; i++) {
@@ -374,6 +376,23 @@ static const char *check_exempt(const hg_policy *policy)
     return NULL;
 }
 
+static const char *check_gates(const hg_policy *policy)
+{
+    const hg_gate *gates = hg_gates_of(policy);
+
+    for (uint32_t i = 0; i < policy->gates.count; i++) {
+        if (!string_fits(policy, gates[i].target, 1, HG_MAX_IDENTITY_BYTES)
+            || !string_fits(policy, gates[i].rule, 0, HG_MAX_VALUE_BYTES)
+            || !string_fits(policy, gates[i].reason, 0, HG_MAX_VALUE_BYTES))
+            return "a rule on clients lies outside of the strings";
+        if (gates[i].kind < HG_GATE_REJECTS || gates[i].kind > HG_GATE_EXEMPTS)
+            return "a rule on clients is of no kind";
+        if (i > 0 && gates[i - 1].token > gates[i].token)
+            return "rules on clients are not in order";
+    }
+    return policy->identity.count == 0 ? NULL : hg_identity_fault(hg_identity_of(policy));
+}
+
 /* The order matters: each step reads only what the ones before it have found to be in bounds. */
 const char *hg_policy_check(const void *bytes, size_t length)
 {
@@ -386,7 +405,7 @@ const char *hg_policy_check(const void *bytes, size_t length)
         || (fault = check_budgets(seen.policy)) || (fault = check_keys(seen.policy))
         || (fault = check_masks(&seen)) || (fault = check_pairs(&seen))
         || (fault = check_rules(&seen)) || (fault = check_candidates(&seen))
-        || (fault = check_slots(seen.policy)))
+        || (fault = check_slots(seen.policy)) || (fault = check_gates(seen.policy)))
         return fault;
     return check_exempt(seen.policy);
 }

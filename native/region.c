@@ -21,6 +21,7 @@
 #define MAX_BUCKETS (1u << 24)
 #define MAX_PATTERNS (1u << 22)
 #define MAX_TRACES (1u << 20)
+#define MAX_CLIENTS (1u << 16)
 #define MAX_AREA (1u << 30)
 
 static const char busy_publisher[] = "another publication is under way: try again";
@@ -39,7 +40,9 @@ static bool sound_sizes(const hg_sizes *sizes)
            && is_power_of_two(sizes->patterns) && sizes->patterns >= HG_PATTERN_WAYS
            && sizes->patterns <= MAX_PATTERNS && sizes->policy_bytes % PAGE == 0
            && sizes->policy_bytes >= PAGE && sizes->policy_bytes <= MAX_AREA
-           && (sizes->traces == 0 || is_power_of_two(sizes->traces)) && sizes->traces <= MAX_TRACES;
+           && (sizes->traces == 0 || is_power_of_two(sizes->traces)) && sizes->traces <= MAX_TRACES
+           && (sizes->clients == 0 || is_power_of_two(sizes->clients))
+           && sizes->clients <= MAX_CLIENTS;
 }
 
 /* Where the next part begins: every part on a page of its own, so that none shares a line. */
@@ -64,6 +67,7 @@ static void lay_out(hg_region *region, const hg_sizes *sizes)
     region->buckets_at = part(&end, sizes->buckets, sizeof(hg_bucket));
     region->patterns_at = part(&end, sizes->patterns, sizeof(hg_pattern));
     region->traces_at = part(&end, sizes->traces, sizeof(hg_trace));
+    region->clients_at = part(&end, sizes->clients, sizeof(hg_tally));
     region->areas_at[0] = part(&end, 1, sizes->policy_bytes);
     region->areas_at[1] = part(&end, 1, sizes->policy_bytes);
     region->end_at = end;
@@ -117,8 +121,9 @@ static bool same_places(const hg_region *a, const hg_region *b)
     return a->length == b->length && a->seats_at == b->seats_at && a->counts_at == b->counts_at
            && a->bucket_keys_at == b->bucket_keys_at && a->bucket_locks_at == b->bucket_locks_at
            && a->buckets_at == b->buckets_at && a->patterns_at == b->patterns_at
-           && a->traces_at == b->traces_at && a->areas_at[0] == b->areas_at[0]
-           && a->areas_at[1] == b->areas_at[1] && a->end_at == b->end_at;
+           && a->traces_at == b->traces_at && a->clients_at == b->clients_at
+           && a->areas_at[0] == b->areas_at[0] && a->areas_at[1] == b->areas_at[1]
+           && a->end_at == b->end_at;
 }
 
 static const char *check_head(const hg_region *region, size_t length)
@@ -408,6 +413,7 @@ size_t hg_layout(uint32_t which)
         sizeof(hg_count),
         sizeof(hg_bucket),
         sizeof(hg_pattern),
+        sizeof(hg_line),
         sizeof(hg_trace),
         sizeof(hg_matches),
         sizeof(hg_ask),
@@ -415,12 +421,14 @@ size_t hg_layout(uint32_t which)
         sizeof(hg_holding),
         sizeof(hg_holding_one),
         sizeof(hg_budget),
+        sizeof(hg_tally),
+        sizeof(hg_identity),
         FIELD(hg_region, sizes),
         FIELD(hg_region, seats_at),
         FIELD(hg_region, area),
         FIELD(hg_region, health),
         FIELD(hg_region, secret),
-        FIELD(hg_region, median_k),
+        FIELD(hg_region, host),
         FIELD(hg_region, rejection),
         FIELD(hg_seat, version),
         FIELD(hg_seat, left_out),
@@ -433,6 +441,7 @@ size_t hg_layout(uint32_t which)
         FIELD(hg_bucket, label),
         FIELD(hg_pattern, calls),
         FIELD(hg_pattern, query_id),
+        FIELD(hg_pattern, shapes),
         FIELD(hg_trace, plan_cost),
         FIELD(hg_trace, text),
         FIELD(hg_matches, at),

@@ -45,6 +45,7 @@ void hg_report_fill(hg_report *report, const hg_region *region, const hg_policy 
     report->budget_key = budget->key;
     report->policy_version = policy->version;
     report->estimate_ns = answer->estimate_ns;
+    report->p90_ns = answer->p90_ns;
     report->used = answer->used;
     report->bound = answer->bound;
     report->is_trial = hg_never_fits(answer) && answer->bound > 0
@@ -60,6 +61,16 @@ void hg_report_fill(hg_report *report, const hg_region *region, const hg_policy 
     copy_name(report->bucket, sizeof report->bucket, match->label, match->label_length);
 }
 
+void hg_say_client(const char *name, const char *what, const char *cause, const char *reason,
+                   double ratio, uint64_t retry_ms, char *message, size_t message_room,
+                   char *detail, size_t detail_room)
+{
+    snprintf(message, message_room, HG_SAID_BY "client \"%s\": %s: %s", name, what,
+             reason[0] == '\0' ? "throttled" : reason);
+    snprintf(detail, detail_room, "client=%s cause=%s ratio=%.3f retry_after_ms=%" PRIu64, name,
+             cause, ratio, retry_ms);
+}
+
 void hg_say_message(const hg_report *report, char *out, size_t room)
 {
     int begun = snprintf(out, room, HG_SAID_BY "budget \"%s\": %s", report->budget,
@@ -70,9 +81,13 @@ void hg_say_message(const hg_report *report, char *out, size_t room)
         snprintf(out + at, room - at,
                  "concurrency limit: %" PRIu64 " of %" PRIu64 " workers are in use", report->used,
                  report->bound);
-    else if (report->limit == HG_QUERY)
+    else if (report->limit == HG_QUERY && report->p90_ns == report->estimate_ns) /* a guess */
         snprintf(out + at, room - at, "per-query limit: estimated %.3f s of CPU, %.3f s allowed",
-                 seconds(report->estimate_ns), seconds(report->bound));
+                 seconds(report->p90_ns), seconds(report->bound));
+    else if (report->limit == HG_QUERY)
+        snprintf(out + at, room - at,
+                 "per-query limit: 9 of 10 executions need at most %.3f s of CPU, %.3f s allowed",
+                 seconds(report->p90_ns), seconds(report->bound));
     else
         snprintf(
             out + at, room - at,
@@ -112,10 +127,12 @@ void hg_say_detail(const hg_report *report, char *out, size_t room)
     escape(report->bucket, bucket);
     if (report->retry_ns != HG_NEVER)
         snprintf(retry, sizeof retry, "%" PRIu64, hg_ms(report->retry_ns));
-    snprintf(out, room,
-             "budget=%s limit=%s estimate_ms=%.3f %s retry_after_ms=%s%s%s policy_version=%" PRIu64,
-             report->budget, limit_names[report->limit], milliseconds(report->estimate_ns), measure,
-             retry, bucket[0] == '\0' ? "" : " bucket=", bucket, report->policy_version);
+    snprintf(
+        out, room,
+        "budget=%s limit=%s estimate_ms=%.3f p90_ms=%.3f %s retry_after_ms=%s%s%s policy_version=%" PRIu64,
+        report->budget, limit_names[report->limit], milliseconds(report->estimate_ns),
+        milliseconds(report->p90_ns), measure, retry, bucket[0] == '\0' ? "" : " bucket=", bucket,
+        report->policy_version);
 }
 
 void hg_say_hint(const hg_report *report, char *out, size_t room)

@@ -220,9 +220,10 @@ static void note_needs(const hg_policy *policy, hg_session *session)
     session->needs_query = (asked & KEY_QUERY) != 0;
     session->needs_fingerprint = (asked & KEY_FINGERPRINT) != 0;
     session->needs_tags = (asked & KEY_TAG) != 0;
-    for (uint32_t i = HG_SYSTEM_KEYS; session->needs_tags && i < policy->keys.count; i++)
-        if (hg_keys_of(policy)[i].candidates > 0)
-            session->each_tags = true;
+    for (uint32_t i = HG_SYSTEM_KEYS; session->needs_tags && i < policy->keys.count; i++) {
+        session->tag_keys |= hg_key_bit(hg_keys_of(policy)[i].hash);
+        session->each_tags |= hg_keys_of(policy)[i].candidates > 0;
+    }
 }
 
 void hg_session_resolve(const hg_policy *policy, const hg_client *client, hg_session *session)

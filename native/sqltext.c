@@ -154,8 +154,8 @@ static hg_piece piece(hg_text *text, const uint8_t *end, hg_piece kind)
     return kind;
 }
 
-/* A letter: of a word, or in front of a literal that it belongs to. */
-static hg_piece word_piece(hg_text *text)
+/* A letter in front of a quote or `&`: of the literal that follows, or a word. */
+static hg_piece letter_piece(hg_text *text)
 {
     const uint8_t *at = text->at;
     const uint8_t *end = text->end;
@@ -174,7 +174,16 @@ static hg_piece word_piece(hg_text *text)
         if (at[2] == '"')
             return piece(text, quoted_end(at + 3, end, '"', false), HG_PIECE_QUOTED);
     }
-    return piece(text, skip(at + 1, end, HG_IN_WORD), HG_PIECE_WORD);
+    return piece(text, at + 1, HG_PIECE_WORD);
+}
+
+static hg_piece word_piece(hg_text *text)
+{
+    const uint8_t *stop = skip(text->at + 1, text->end, HG_IN_WORD);
+
+    if (stop - text->at == 1 && stop < text->end && (*stop == '\'' || *stop == '&'))
+        return letter_piece(text);
+    return piece(text, stop, HG_PIECE_WORD);
 }
 
 static const uint8_t *operator_end(const uint8_t *at, const uint8_t *end)
@@ -319,7 +328,7 @@ bool hg_tokens_next(hg_tokens *tokens)
 {
     hg_text *text = &tokens->text;
 
-    while (text->at < text->end) {
+    while ((text->at = skip(text->at, text->end, HG_IS_SPACE)) < text->end) {
         if ((*text->at == '/' || *text->at == '*') && step_over_hint(tokens))
             continue;
         tokens->start = text->at;

@@ -47,7 +47,8 @@ CREATE FUNCTION headgate.budgets(
     OUT burst double precision, OUT concurrency double precision, OUT max_workers integer,
     OUT expires_at timestamptz, OUT buckets bigint, OUT running bigint,
     OUT owed_s double precision, OUT fill_percent double precision, OUT admitted bigint,
-    OUT estimated_s double precision, OUT charged_s double precision, OUT warned_threshold bigint,
+    OUT estimated_s double precision, OUT charged_s double precision,
+    OUT wall_s double precision, OUT warned_threshold bigint,
     OUT warned_concurrency bigint, OUT warned_burst bigint, OUT warned_capacity bigint,
     OUT blocked_early bigint, OUT blocked_concurrency bigint, OUT blocked_burst bigint,
     OUT blocked_capacity bigint, OUT delayed bigint, OUT delayed_s double precision,
@@ -67,11 +68,13 @@ COMMENT ON VIEW headgate.buckets IS 'each bucket: of a budget, or of one value t
 
 CREATE FUNCTION headgate.patterns(
     OUT query_id bigint, OUT database oid, OUT calls bigint, OUT k_ns double precision,
-    OUT mean_cpu_ms double precision, OUT mean_cost double precision, OUT error double precision,
-    OUT cpu_s double precision)
+    OUT mean_cpu_ms double precision, OUT p90_cpu_ms double precision,
+    OUT mean_cost double precision, OUT error double precision, OUT cpu_s double precision,
+    OUT wall_s double precision)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'headgate_patterns' LANGUAGE C STRICT VOLATILE;
 CREATE VIEW headgate.patterns AS
-SELECT query_id, datname AS database, calls, k_ns, mean_cpu_ms, mean_cost, error, cpu_s
+SELECT query_id, datname AS database, calls, k_ns, mean_cpu_ms, p90_cpu_ms, mean_cost, error, cpu_s,
+    wall_s
 FROM headgate.patterns() AS p LEFT JOIN pg_catalog.pg_database AS d ON d.oid = p.database;
 COMMENT ON VIEW headgate.patterns IS 'what is known of the cost of each pattern of statements';
 

@@ -184,7 +184,7 @@ static void look_at(hr_thread *thread, hr_listener *listener)
 {
     thread->engine->watching |= 1u << listener->number;
     atomic_fetch_add(&listener->watchers, 1);
-    hr_shared(thread)->loop->watch(thread, listener->fd, listener);
+    hr_watch(thread, listener->fd, listener);
 }
 
 /* The last to look away closes the socket, unless it is kept for another process. */
@@ -193,7 +193,7 @@ static void look_away(hr_thread *thread, hr_listener *listener)
     hr_engine_shared *shared = hr_shared(thread);
 
     thread->engine->watching &= ~(1u << listener->number);
-    shared->loop->unwatch(thread, listener->fd, listener);
+    hr_unwatch(thread, listener->fd);
     if (atomic_load(&listener->watchers) == 1 && (listener->gone || !shared->drain_keeps)) {
         close(listener->fd);
         listener->fd = -1;

@@ -104,7 +104,7 @@ static void drop_end(hr_session *session, hr_end end)
     hr_drop_unsent(session, end);
     hr_drop_kept(session, end);
     if (side->fd >= 0)
-        hr_loop_of(session)->remove(session, end);
+        hr_side_remove(session, end);
 }
 
 static void close_server(hr_session *session)
@@ -132,8 +132,7 @@ static void close_client(hr_session *session)
             }
             session->own.told = false;
             shutdown(client->fd, SHUT_WR);
-            client->reading = true;
-            hr_loop_of(session)->reading(session, HR_CLIENT, true);
+            hr_side_reading(session, HR_CLIENT, true);
             return;
         }
         if (client->reading && !client->ended)
@@ -161,10 +160,8 @@ static void stop_reading(hr_session *session, hr_end end)
 {
     hr_side *side = &session->side[end];
 
-    if (side->fd >= 0 && side->reading) {
-        side->reading = false;
-        hr_loop_of(session)->reading(session, end, false);
-    }
+    if (side->fd >= 0)
+        hr_side_reading(session, end, false);
 }
 
 /* What the server says is thrown away; that it has ended is what we wait for. */
@@ -172,10 +169,8 @@ static void read_on(hr_session *session)
 {
     hr_side *server = &session->side[HR_SERVER];
 
-    if (!server->reading) {
-        server->reading = true;
-        hr_loop_of(session)->reading(session, HR_SERVER, true);
-    }
+    if (!server->reading)
+        hr_side_reading(session, HR_SERVER, true);
 }
 
 void hr_begin_close(hr_session *session)

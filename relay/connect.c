@@ -64,10 +64,9 @@ static void connected(hr_session *session)
 
     session->side[HR_SERVER].connecting = false;
     session->own.connect_by_ns = 0;
-    session->side[HR_SERVER].reading = true;
-    hr_loop_of(session)->reading(session, HR_SERVER, true);
+    hr_side_reading(session, HR_SERVER, true);
     if (session->side[HR_SERVER].unsent_bytes > 0)
-        hr_loop_of(session)->send(session, HR_SERVER);
+        hr_side_send(session, HR_SERVER);
     next = session->machine->connected(session);
     if (!hr_after_machine(session))
         return;
@@ -95,7 +94,7 @@ static int begin(hr_session *session, const hr_place *place)
     }
     server->connecting = true;
     server->ended = server->failed = false;
-    if (!hr_loop_of(session)->add(session, HR_SERVER, true)) {
+    if (!hr_side_add(session, HR_SERVER)) {
         close(server->fd);
         server->fd = -1;
         server->connecting = false;
@@ -170,7 +169,7 @@ static void failed(hr_session *session, int error)
 {
     hr_side *server = &session->side[HR_SERVER];
 
-    hr_loop_of(session)->remove(session, HR_SERVER);
+    hr_side_remove(session, HR_SERVER);
     server->connecting = server->ended = server->failed = false;
     session->own.connect_by_ns = 0;
     note_fault(session, session->own.place, error);

@@ -1,5 +1,5 @@
 /*
- * emit.c: what a machine says, on its way out.   hr_emit ──► pieces ──► loop->send ──► unsent
+ * emit.c: what a machine says, on its way out.   hr_emit ──► pieces ──► hr_side_send ──► unsent
  *
  * Pieces point into what was read, into static text or into the scratch: nothing is copied unless
  * the socket does not take it.
@@ -174,11 +174,7 @@ void hr_unsent_sent(hr_session *session, hr_end end, size_t bytes)
 
 void hr_drop_unsent(hr_session *session, hr_end end)
 {
-    hr_side *side = &session->side[end];
-
-    /* What is under way is the loop's to end: the kernel may still be reading it. */
-    if (side->unsent_bytes > side->flying_bytes)
-        hr_unsent_sent(session, end, side->unsent_bytes - side->flying_bytes);
+    hr_unsent_sent(session, end, session->side[end].unsent_bytes);
 }
 
 uint32_t hr_unsent_pieces(const hr_side *side, struct iovec *pieces, uint32_t most, size_t *bytes)
@@ -212,7 +208,7 @@ static void flush_end(hr_session *session, hr_end end)
     if (side->connecting)
         hr_spill(session, end, 0);
     else
-        hr_loop_of(session)->send(session, end);
+        hr_side_send(session, end);
 }
 
 void hr_flush(hr_session *session)

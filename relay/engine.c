@@ -17,8 +17,6 @@ static const char *fault_of(const hr_settings *settings)
         return "no such protocol";
     if (settings->threads < 1 || settings->threads > HR_MAX_THREADS)
         return "threads must be 1 to 64";
-    if (settings->loop > HR_LOOP_URING)
-        return "no such loop";
     if (settings->max_sessions < 1)
         return "max_sessions must be at least 1";
     if (settings->startup_timeout_ms < 1 || settings->connect_timeout_ms < 1)
@@ -28,7 +26,7 @@ static const char *fault_of(const hr_settings *settings)
     return NULL;
 }
 
-static bool open_parts(hr_relay *relay, const hr_identity_settings *identity)
+static bool open_parts(hr_relay *relay, const hg_identity *identity)
 {
     relay->engine = hr_aligned(sizeof *relay->engine);
     if (relay->engine == NULL)
@@ -46,8 +44,8 @@ static bool open_parts(hr_relay *relay, const hr_identity_settings *identity)
     return hr_gate_open(relay, identity);
 }
 
-hr_relay *hr_open(const hr_settings *settings, const hr_identity_settings *identity,
-                  hg_region *region, hr_state *state, char *error, size_t error_length)
+hr_relay *hr_open(const hr_settings *settings, const hg_identity *identity, hg_region *region,
+                  hr_state *state, char *error, size_t error_length)
 {
     const char *fault = fault_of(settings);
     hr_relay *relay;
@@ -98,10 +96,8 @@ static void leave_thread(hr_thread *thread)
     if (thread->engine->seated)
         hg_seat_free(thread->relay->region, thread->seat);
     hr_inbox_close(thread);
-    if (thread->loop != NULL)
-        hr_shared(thread)->loop->close(thread);
+    hr_loop_close(thread);
     thread->engine->gated = thread->engine->seated = false;
-    thread->loop = NULL;
 }
 
 static const char *open_thread(hr_thread *thread)
@@ -110,9 +106,8 @@ static const char *open_thread(hr_thread *thread)
 
     if (engine->spare_fd < 0)
         engine->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (!hr_shared(thread)->loop->open(thread) || !hr_inbox_open(thread))
-        return "a thread's loop cannot be opened: are descriptors, memory or locked memory "
-               "(ulimit -l) used up?";
+    if (!hr_loop_open(thread) || !hr_inbox_open(thread))
+        return "a thread's loop cannot be opened: are descriptors or memory used up?";
     if (!take_seat(thread))
         return "the region has no free seat: it needs one for every thread of both processes";
     engine->gated = hr_gate_thread_open(thread);
@@ -141,15 +136,6 @@ static bool launch(hr_thread *thread)
     return launched;
 }
 
-static const hr_loop *choose_loop(uint32_t wanted)
-{
-    if (wanted == HR_LOOP_EPOLL)
-        return &hr_epoll_loop;
-    if (hr_uring_loop.works())
-        return &hr_uring_loop;
-    return wanted == HR_LOOP_URING ? NULL : &hr_epoll_loop;
-}
-
 static const char *open_threads(hr_relay *relay)
 {
     const char *fault = NULL;
@@ -170,16 +156,7 @@ const char *hr_start(hr_relay *relay)
 
     if (shared->started)
         return "it is started already";
-    shared->loop = choose_loop(relay->settings.loop);
-    if (shared->loop == NULL)
-        return "io_uring does not work here: take epoll";
     fault = open_threads(relay);
-    if (fault != NULL && relay->settings.loop == HR_LOOP_AUTO && shared->loop != &hr_epoll_loop) {
-        /* One ring could be had, as many as there are threads could not: since Linux 6.14 they count
-         * as locked memory, of which a user has 8 MiB for all processes. */
-        shared->loop = &hr_epoll_loop;
-        fault = open_threads(relay);
-    }
     shared->started = fault == NULL;
     for (i = 0; i < relay->thread_count && fault == NULL; i++)
         if (!launch(relay->threads[i]))
@@ -187,11 +164,6 @@ const char *hr_start(hr_relay *relay)
     if (fault != NULL)
         hr_stop(relay);
     return fault;
-}
-
-const char *hr_loop_name(const hr_relay *relay)
-{
-    return relay->engine->loop == NULL ? "" : relay->engine->loop->name;
 }
 
 /* ── Stopping ─────────────────────────────────────────────────────────────── */

@@ -1,5 +1,5 @@
 /*
- * engine.h: what the engine's files and the loops say to each other.
+ * engine.h: what the engine's files and the loop say to each other.
  *
  *   accept.c ──► sessions.c ──► feed.c ⇄ machine ──hr_emit──► emit.c ──► loop ──► socket
  *                    │             │ hr_next
@@ -81,7 +81,6 @@ typedef struct hr_head {
 #define HR_HEAD_ROWS 1024u
 
 typedef struct hr_engine_shared {
-    const hr_loop *loop;
     pthread_mutex_t lock; /* listeners' contexts, the table of places, heads: moments only */
     hr_listener listener[HR_MAX_LISTENERS];
     _Atomic uint32_t listeners;
@@ -138,11 +137,6 @@ struct hr_engine {
 static inline hr_engine_shared *hr_shared(const hr_thread *thread)
 {
     return thread->relay->engine;
-}
-
-static inline const hr_loop *hr_loop_of(const hr_session *session)
-{
-    return session->thread->relay->engine->loop;
 }
 
 static inline hr_end hr_other(hr_end end)
@@ -272,7 +266,7 @@ bool hr_inbox_waits(const hr_thread *thread);
 void hr_inbox_shut(hr_thread *thread); /* runs the last ones; hr_post fails from then on */
 void hr_order(hr_thread *thread, uint32_t order);
 uint32_t hr_orders_take(hr_thread *thread);
-void hr_watched(hr_thread *thread, void *what); /* loops: a watched descriptor is readable */
+void hr_watched(hr_thread *thread, void *what); /* the loop: a watched descriptor is readable */
 void hr_accept(hr_thread *thread, hr_listener *listener);
 void hr_listeners_watch(hr_thread *thread);
 void hr_listeners_unwatch(hr_thread *thread);

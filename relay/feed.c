@@ -335,7 +335,7 @@ static void client_failed(hr_session *session)
 
     if (client->fd >= 0) {
         hr_drop_unsent(session, HR_CLIENT);
-        hr_loop_of(session)->remove(session, HR_CLIENT);
+        hr_side_remove(session, HR_CLIENT);
         drop_later(session);
         client_ended(session);
     } else if (session->own.server_shut) {
@@ -381,12 +381,8 @@ static void set_reading(hr_session *session, hr_end end, bool wanted, bool block
             session->paused_ns += session->thread->now_ns - side->paused_since_ns;
         side->paused_since_ns = blocked ? session->thread->now_ns : 0;
     }
-    if (wanted == side->reading)
-        return;
-    side->reading = wanted;
-    hr_loop_of(session)->reading(session, end, wanted);
-    if (wanted && side->tls != NULL && hr_tls_has_more(side->tls))
-        hr_wake(session->thread, session, session->id);
+    if (wanted != side->reading)
+        hr_side_reading(session, end, wanted);
 }
 
 static bool is_full(const hr_session *session, hr_end end)

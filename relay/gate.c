@@ -363,16 +363,16 @@ static void lose(hr_statement *one)
     one->cut = one->lost = true;
 }
 
-static void add_slice(hr_asking *a, const char *text, uint32_t number, bool inside, bool cut)
+static void add_slice(hr_asking *a, const hr_query *query, uint32_t number, bool inside, bool cut)
 {
     static const hr_reading unknown = {.kind = HR_KIND_WRITE};
-    const hr_slice *slice = &a->gate->slices[number];
-    const char *at = text + slice->start;
+    const hr_slice *slice = &query->slices[number];
+    const char *at = query->text + slice->start;
     hr_prepared *named = NULL;
     hr_statement *one;
 
     if (slice->reading.verb != HR_VERB_NONE)
-        named = hr_follow_prepared(a->session, text, a->gate->slices, number);
+        named = hr_follow_prepared(a->session, query->text, query->slices, number);
     if (slice->reading.verb == HR_VERB_PREPARE && slice->reading.inner > 0)
         one = add_case(a, at + slice->reading.inner, slice->length - slice->reading.inner, &unknown,
                        NULL);
@@ -390,51 +390,53 @@ static void add_slice(hr_asking *a, const char *text, uint32_t number, bool insi
 /* Where a string's next statement runs. */
 typedef struct place {
     bool postgres;
-    bool began;  /* a transaction, in this string */
-    bool inside; /* one in which something has run */
+    bool began; /* a transaction, by the client */
+    bool ran;   /* something, since the last one ended */
 } place;
 
-/* In Postgres a string is a transaction of its own: what comes behind its first statement is inside one,
- * until one ends it. In MySQL it is none: each statement is on its own, unless a transaction was open
- * before, or the string begins one; and many a statement ends it on its way. */
+static bool is_inside(const place *at)
+{
+    return at->began && at->ran;
+}
+
+/* A string of several statements is no transaction that the client has begun: blocking one of them loses no
+ * more than the string. In Postgres its BEGIN takes in what has run before it; in MySQL many a statement
+ * ends a transaction on its way. */
 static void go_behind(place *at, const hr_reading *reading, bool ran)
 {
-    if (at->postgres) {
-        at->inside = (at->inside || ran) && !reading->ends;
-        return;
-    }
     if (reading->ends || reading->commits)
-        at->began = at->inside = false;
+        at->began = at->ran = false;
     if ((reading->kind == HR_KIND_BEGIN || reading->chains) && !reading->unsure)
         at->began = true;
-    at->inside |= at->began && ran;
+    at->ran = (at->ran || ran) && (at->postgres || at->began);
 }
 
 /* The string's statements: those that are free are followed, the others decided. Behind a text that is
  * cut there may be anything: then what comes last is decided, whatever it seems to be. */
-static void add_cases(hr_asking *a, const char *text, size_t length)
+static void add_cases(hr_asking *a, const hr_query *query)
 {
-    const hr_slice *slices = a->gate->slices;
     const hr_naming *naming = hr_naming_of(a->thread);
-    uint32_t count = hr_split(text, length, hr_dialect(a->thread), a->gate->slices);
+    uint32_t count = query->count;
     bool truncated = (a->flags & HR_ASK_TRUNCATED) != 0;
     place here = {.postgres = hr_dialect(a->thread) == HG_POSTGRES,
-                  .inside = (a->flags & HR_ASK_IN_TRANSACTION) != 0};
+                  .began = (a->flags & (HR_ASK_BEGUN | HR_ASK_IN_TRANSACTION)) != 0,
+                  .ran = (a->flags & HR_ASK_IN_TRANSACTION) != 0};
     uint8_t skipped = 0;
 
     for (uint32_t i = 0; i < count; i++) {
-        const hr_slice *slice = &slices[i];
-        const char *at = text + slice->start;
+        const hr_slice *slice = &query->slices[i];
+        const char *at = query->text + slice->start;
         bool cut = truncated && i + 1 == count;
         bool decided = is_decided(&slice->reading) || cut || hides_its_name(a, at, slice);
 
         if (decided) {
             a->skipped[a->count] = skipped;
-            add_slice(a, text, i, here.inside, cut);
+            add_slice(a, query, i, is_inside(&here), cut);
             skipped = 0;
         } else {
             if (slice->reading.verb != HR_VERB_NONE)
-                hr_prepared_drop(a->session, hr_follow_prepared(a->session, text, slices, i));
+                hr_prepared_drop(a->session,
+                                 hr_follow_prepared(a->session, query->text, query->slices, i));
             hr_follow(a->session, naming, at, slice->length, &slice->reading);
             skipped++;
         }
@@ -442,10 +444,10 @@ static void add_cases(hr_asking *a, const char *text, size_t length)
     }
     if (count == 0 && truncated) {
         static const hr_reading unknown = {.kind = HR_KIND_WRITE};
-        hr_statement *one = add_case(a, text, (uint32_t) length, &unknown, NULL);
+        hr_statement *one = add_case(a, query->text, (uint32_t) query->length, &unknown, NULL);
 
         a->skipped[0] = 0;
-        one->inside = here.inside;
+        one->inside = is_inside(&here);
         one->cut = true;
     }
 }
@@ -462,8 +464,8 @@ static hr_said pass(hr_session *session)
     return HR_GO;
 }
 
-hr_said hr_ask(hr_session *session, const char *text, size_t length, uint32_t flags,
-               hr_words *words, hr_ticket *ticket)
+hr_said hr_ask(hr_session *session, const hr_query *query, uint32_t flags, hr_words *words,
+               hr_ticket *ticket)
 {
     static const hr_reading unknown = {.kind = HR_KIND_WRITE};
     hr_asking a;
@@ -477,8 +479,8 @@ hr_said hr_ask(hr_session *session, const char *text, size_t length, uint32_t fl
     begin_asking(&a, session, flags, words);
     if ((flags & HR_ASK_TRUNCATED) && !a.again)
         hg_add_own(&a.thread->counts->truncated_texts, 1);
-    if (text != NULL) {
-        add_cases(&a, text, length);
+    if (query != NULL) {
+        add_cases(&a, query);
     } else {
         hr_statement *one = add_case(&a, "", 0, &unknown, NULL);
 
@@ -496,11 +498,14 @@ hr_said hr_ask_prepared(hr_session *session, hr_prepared *prepared, uint32_t fla
     hr_asking a;
     hr_said said;
 
-    if (prepared->many || prepared->reading.verb != HR_VERB_NONE)
-        return hr_ask(session, prepared->bytes, prepared->text_length,
-                      flags
-                          | (prepared->full_length > prepared->text_length ? HR_ASK_TRUNCATED : 0),
-                      words, ticket);
+    if (prepared->many || prepared->reading.verb != HR_VERB_NONE) {
+        hr_query query;
+
+        hr_query_read(&query, prepared->bytes, prepared->text_length, hr_dialect(session->thread));
+        if (prepared->full_length > prepared->text_length)
+            flags |= HR_ASK_TRUNCATED;
+        return hr_ask(session, &query, flags, words, ticket);
+    }
     *ticket = 0;
     if (!is_decided(&prepared->reading) || !is_enabled(session))
         return pass(session);

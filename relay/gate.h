@@ -12,6 +12,8 @@
 #ifndef HEADGATE_RELAY_GATE_H
 #define HEADGATE_RELAY_GATE_H
 
+#include "kinds.h"
+
 enum { /* hr_kind: what a statement's first words say */
        HR_KIND_READ = 0,
        HR_KIND_WRITE = 1,   /* and everything that is not known to read only */
@@ -22,11 +24,12 @@ enum { /* hr_kind: what a statement's first words say */
 };
 
 enum { /* flags of hr_ask */
-       HR_ASK_IN_TRANSACTION = 1u, /* something has run in this transaction already */
+       HR_ASK_IN_TRANSACTION = 1u, /* something has run in a transaction that the client has begun */
        HR_ASK_TRUNCATED = 2u, /* the text goes on, out of sight: decided by all budgets that the rest may
                                  * fall under */
        HR_ASK_RUNNING = 4u, /* this session has statements under way (a pipeline) */
        HR_ASK_BINARY = 8u, /* an execution of a prepared statement */
+       HR_ASK_BEGUN = 32u, /* the client has begun a transaction, in which nothing has run */
        HR_ASK_DOUBTED = 16u /* of a text that is NULL: it was free when it was prepared, and a function may have
                                  * put another under its name since. A write, but no budget's of tags or
                                  * fingerprints: drivers begin and end transactions by such names */
@@ -80,7 +83,7 @@ typedef struct hr_gate_session {
                                 * the other way round. What is a value in a text is not known then */
 } hr_gate_session;
 
-bool hr_gate_open(hr_relay *relay, const hr_identity_settings *identity);
+bool hr_gate_open(hr_relay *relay, const hg_identity *identity);
 void hr_gate_close(hr_relay *relay);
 bool hr_gate_thread_open(hr_thread *thread);
 void hr_gate_thread_close(hr_thread *thread);
@@ -98,6 +101,9 @@ void hr_gate_variable(hr_session *session, const char *name, size_t name_length,
  * NULL: no memory; the statement is then one that nobody knows. */
 hr_prepared *hr_prepare(hr_session *session, const char *text, size_t length, bool truncated);
 hr_prepared *hr_prepared_share(hr_prepared *prepared);
+/* A name that may mean something else by now was decided as a write: the SET that it last meant names the
+ * client all the same, who may call itself what it likes. */
+void hr_follow_doubted(hr_session *session, const hr_prepared *prepared);
 void hr_prepared_drop(hr_session *session, hr_prepared *prepared);
 int hr_prepared_kind(const hr_prepared *prepared);
 /* As much of its text as is kept; `whole`: that is all. */
@@ -105,11 +111,11 @@ const char *hr_prepared_text(const hr_prepared *prepared, size_t *length, bool *
 
 /* May it run? `words` is filled unless it says GO, WAIT or WAIT_TURN. On GO and GO_WARNED `ticket` is
  * to be given back by hr_done, once, whatever happens. Follows BEGIN, SET of variables that sources
- * name, and SET application_name in the text (MySQL has no other way). `text` NULL: what it says is not
+ * name, and SET application_name in the text (MySQL has no other way). `query` NULL: what it says is not
  * known (a function call, a statement prepared out of the machine's sight): decided as a write, under all
  * budgets that it may fall under. So is an EXECUTE of a name that is not known. */
-hr_said hr_ask(hr_session *session, const char *text, size_t length, uint32_t flags,
-               hr_words *words, hr_ticket *ticket);
+hr_said hr_ask(hr_session *session, const hr_query *query, uint32_t flags, hr_words *words,
+               hr_ticket *ticket);
 hr_said hr_ask_prepared(hr_session *session, hr_prepared *prepared, uint32_t flags, hr_words *words,
                         hr_ticket *ticket);
 /* MySQL, whose names of PREPARE the gate keeps: the text that was asked for goes to the server (`whole`: all
@@ -117,8 +123,6 @@ hr_said hr_ask_prepared(hr_session *session, hr_prepared *prepared, uint32_t fla
  * and where it runs out of sight, what it has prepared: those names are forgotten, and decided as writes. */
 void hr_names_sent(hr_session *session, const char *text, size_t length, bool whole);
 void hr_names_ended(hr_session *session, bool failed);
-/* What a text's first words say, without a check. */
-int hr_kind_of(const char *text, size_t length, uint32_t protocol);
 /* One of several statements of a string has ended; the next one has its places from here on. */
 void hr_step(hr_session *session, hr_ticket ticket, bool failed);
 /* What the server sent is looked at. `apart`: with an end as its last: what has ended up to there has

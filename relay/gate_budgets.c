@@ -68,7 +68,7 @@ static uint32_t ahead_of(hr_asking *a, const hr_statement *one)
         const hg_budget *budget = hr_budget(a->policy, match->budget);
 
         if (budget->mode == HG_MODE_ENFORCE && budget->max_delay_ms > 0
-            && (!one->inside || (budget->flags & HG_BUDGET_IN_TRANSACTION))
+            && (!one->inside || (budget->flags & HG_BUDGET_BLOCKS_INSIDE))
             && hr_now(a) < hr_since(a) + budget->max_delay_ms * HR_NS_PER_MS
             && hr_queue_ahead(hr_queues_of(a), match->bucket, hr_waiter_of(a), one->priority))
             return i;

@@ -79,6 +79,7 @@ static void settle(hr_session *session, uint32_t slot, uint64_t took, bool abort
     uint32_t held = running->holding.count;
 
     hr_trace_end(session, running, &thread->relay->gate->notes[slot], took, aborted);
+    running->holding.wall_ns = took;
     hg_settle(thread->relay->region, &running->holding, took, aborted, thread->now_ns);
     running->flags |= HR_RUNNING_ENDED;
     hg_add(&client->wall_ns, took);

@@ -43,7 +43,7 @@ typedef struct hr_naming {
     bool by_variables;
     bool guarded;      /* some tag counts from some only */
     uint32_t priority_length;
-    hr_identity_settings settings;
+    hg_identity settings;
 } hr_naming;
 
 /* What sessions of one thread that are alike resolve to under one policy. */
@@ -85,29 +85,6 @@ uint8_t hr_priority(const hr_naming *naming, const hg_tags *tags);
 /* SET, RESET, DISCARD in a text. */
 void hr_follow(hr_session *session, const hr_naming *naming, const char *text, size_t length,
                const hr_reading *reading);
-
-/* ── Whose tags count (trust.c) ───────────────────────────────────────────── */
-
-#define HR_CACHED_SIGNATURES 64u
-#define HR_SIGNED_BYTES 768u
-
-/* A signature that was looked at, with all that it vouches for: compared in full. */
-typedef struct hr_cached_signature {
-    uint32_t length;   /* 0: none */
-    uint32_t naming;
-    bool good;
-    char signature[64];
-    char message[HR_SIGNED_BYTES];
-} hr_cached_signature;
-
-typedef struct hr_signature_cache {
-    hr_cached_signature entry[HR_CACHED_SIGNATURES];
-} hr_signature_cache;
-
-/* Leaves out those that are not to be trusted, and the signature itself: how many of the former.
- * until_ms: when the verdict ends, if a signature brought it; else it is left alone. */
-uint32_t hr_trust_tags(hr_signature_cache *signatures, const hr_naming *naming,
-                       const char *username, int64_t wall_ms, hg_tags *tags, int64_t *until_ms);
 
 /* ── What it comes under (gate_statement.c) ───────────────────────────────── */
 
@@ -273,10 +250,10 @@ typedef struct hr_gate_thread {
     hr_resolution *resolution[HR_RESOLUTIONS];
     hr_resolution *unkept; /* for one statement, where there is no memory for another */
     hr_prepared *prepared[HR_PREPAREDS];
-    hr_signature_cache signatures;
+    hg_signature_cache signatures;
+    hg_cached_signature signature[64];
     hg_tags tags;
     hg_matches matches[HR_MAX_SLICES];
-    hr_slice slices[HR_MAX_SLICES];
     hr_statement statements[HR_MAX_SLICES];
     hr_words words;
     hr_event event;

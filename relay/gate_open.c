@@ -49,7 +49,7 @@ static void close_shared(struct hr_gate_shared *shared)
     free(shared);
 }
 
-bool hr_gate_open(hr_relay *relay, const hr_identity_settings *identity)
+bool hr_gate_open(hr_relay *relay, const hg_identity *identity)
 {
     struct hr_gate_shared *shared = calloc(1, sizeof *shared);
 
@@ -82,6 +82,7 @@ bool hr_gate_thread_open(hr_thread *thread)
     thread->gate = calloc(1, sizeof *thread->gate);
     if (thread->gate == NULL)
         return false;
+    thread->gate->signatures = (hg_signature_cache){64, thread->gate->signature};
     thread->gate->unkept = calloc(1, sizeof *thread->gate->unkept);
     if (thread->gate->unkept == NULL) {
         free(thread->gate);

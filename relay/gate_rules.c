@@ -92,7 +92,7 @@ static bool is_told(const hr_client *client)
 static uint32_t decider_of(const hr_asking *a, uint32_t own, uint64_t key)
 {
     const hr_client_ref *ref = &hr_lead(a)->ref;
-    char identity[HR_MAX_IDENTITY_BYTES + 1];
+    char identity[HG_MAX_IDENTITY_BYTES + 1];
 
     if (own == HR_OTHERS)
         return ref->client == HR_OTHERS ? ref->level : HR_OTHERS;

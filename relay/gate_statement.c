@@ -116,15 +116,18 @@ void hr_load_tags(const hr_prepared *prepared, hg_tags *tags)
 static void read_text(hr_thread *thread, hr_prepared *prepared, const char *text, size_t length)
 {
     int dialect = hr_dialect(thread);
-    hr_slice slices[HR_MAX_SLICES];
-    uint32_t count = hr_split(text, length, dialect, slices);
+    hr_query query;
 
+    hr_query_read(&query, text, length, dialect);
     prepared->reading.kind = HR_KIND_EMPTY;
-    prepared->many = count > 1;
-    if (count > 0)
-        prepared->reading = slices[0].reading;
-    prepared->reading.at += count == 0 || prepared->reading.verb == 0 ? 0 : slices[0].start;
-    prepared->reading.inner += prepared->reading.inner == 0 ? 0 : slices[0].start;
+    prepared->many = query.count > 1;
+    if (query.count > 0) {
+        const hr_slice *first = &query.slices[0];
+
+        prepared->reading = first->reading;
+        prepared->reading.at += first->reading.verb == 0 ? 0 : first->start;
+        prepared->reading.inner += first->reading.inner == 0 ? 0 : first->start;
+    }
     /* What is free as far as we have seen may be anything behind that. */
     if (prepared->truncated && prepared->reading.kind > HR_KIND_WRITE)
         prepared->reading = (hr_reading){.kind = HR_KIND_WRITE};
@@ -234,6 +237,13 @@ void hr_prepared_drop(hr_session *session, hr_prepared *prepared)
         sweep(gate);
 }
 
+void hr_follow_doubted(hr_session *session, const hr_prepared *prepared)
+{
+    if (prepared->reading.verb != HR_VERB_NONE && !prepared->many && !prepared->truncated)
+        hr_follow(session, hr_naming_of(session->thread), prepared->bytes, prepared->text_length,
+                  &prepared->reading);
+}
+
 int hr_prepared_kind(const hr_prepared *prepared)
 {
     if (prepared->many)
@@ -326,8 +336,8 @@ static void guard_tags(hr_session *session, const hr_naming *naming, hr_statemen
     if (!one->has_tags || !naming->guarded)
         return;
     hg_add_own(&thread->counts->untrusted_tags,
-               hr_trust_tags(&thread->gate->signatures, naming, hr_username(session),
-                             thread->wall_ms, &thread->gate->tags, until_ms));
+               hg_trust_tags(&thread->gate->signatures, &naming->settings, naming->version,
+                             hr_username(session), thread->wall_ms, &thread->gate->tags, until_ms));
 }
 
 void hr_statement_of_text(hr_session *session, const hg_policy *policy, hr_statement *one,

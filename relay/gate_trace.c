@@ -45,8 +45,8 @@ static void read_again(hr_session *session, const hr_statement *one)
     else
         hg_tags_read(one->text, one->length, hr_dialect(thread), &gate->tags);
     if (naming->guarded)
-        hr_trust_tags(&gate->signatures, naming, hr_username(session), thread->wall_ms, &gate->tags,
-                      &until_ms);
+        hg_trust_tags(&gate->signatures, &naming->settings, naming->version, hr_username(session),
+                      thread->wall_ms, &gate->tags, &until_ms);
 }
 
 void hr_note_tags(hr_session *session, uint32_t slot, const hr_statement *one, bool fresh)
@@ -134,6 +134,7 @@ void hr_trace_end(hr_session *session, const hr_running *running, const hr_note 
     trace.fingerprint = running->fingerprint;
     trace.plan_cost = running->holding.plan_cost > 0 ? running->holding.plan_cost : 1;
     trace.estimate_ns = running->holding.estimate_ns;
+    trace.p90_ns = running->holding.p90_ns;
     trace.actual_ns = trace.wall_ns = actual_ns > 0 ? actual_ns : 1;
     trace.flags |= aborted ? ABORTED : 0;
     if (note->prepared != NULL) {
@@ -179,6 +180,7 @@ void hr_trace_block(hr_session *session, const hr_statement *one, const hg_repor
     trace.weight = weight;
     trace.fingerprint = one->fingerprinted ? one->fingerprint : 0;
     trace.estimate_ns = report->estimate_ns;
+    trace.p90_ns = report->p90_ns;
     trace.budget = (uint32_t) report->budget_key;
     trace.verdict = HG_BLOCK;
     trace.limit = report->limit;

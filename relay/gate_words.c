@@ -71,7 +71,7 @@ static const char *const cause_names[HR_CAUSES] = {"nothing", "budget", "rule", 
 static void identity_of(const hr_session *session, uint32_t client, char *out, size_t room)
 {
     const hr_client *one = hr_client_at(session->thread, client);
-    char identity[HR_MAX_IDENTITY_BYTES + 1];
+    char identity[HG_MAX_IDENTITY_BYTES + 1];
     size_t length, cut;
 
     if (!hr_client_name(one, atomic_load_explicit(&one->key, memory_order_relaxed), identity))
@@ -106,12 +106,9 @@ void hr_say_gate(hr_session *session, uint32_t client, uint32_t decider, uint8_t
     words->cause = cause;
     if (cause == HR_BY_LOSS)
         snprintf(whole.reason, sizeof whole.reason, "the database's health is not known");
-    snprintf(words->message, sizeof words->message, HG_SAID_BY "client \"%s\": %s: %s", identity,
-             cause == HR_BY_RULE ? "rule" : "health",
-             whole.reason[0] == '\0' ? "throttled" : whole.reason);
-    snprintf(words->detail, sizeof words->detail, "client=%s cause=%s ratio=%.3f retry_after_ms=%u",
-             identity, cause_names[cause], (double) gate->ratio / (double) HR_SHARES,
-             gate->retry_ms);
+    hg_say_client(identity, cause == HR_BY_RULE ? "rule" : "health", cause_names[cause],
+                  whole.reason, (double) gate->ratio / (double) HR_SHARES, gate->retry_ms,
+                  words->message, sizeof words->message, words->detail, sizeof words->detail);
     say_waited(words, waited_ns);
     words->retry_ms = gate->retry_ms;
     if (gate->retry_ms > 0)

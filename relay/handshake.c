@@ -62,18 +62,17 @@ void hr_secure(hr_session *session, hr_end end)
         return;
     }
     side->shaking = true;
-    /* The loop may have looked away, as it does from an end that is not read from. */
-    hr_loop_of(session)->reading(session, end, side->reading);
     hr_shake(session, end);
 }
 
+/* What came behind the handshake may have been read with it: no edge tells of that. */
 static void shaken(hr_session *session, hr_end end)
 {
+    hr_side *side = &session->side[end];
     hr_next next;
 
-    session->side[end].shaking = false;
-    session->side[end].sending = false;
-    hr_loop_of(session)->reading(session, end, session->side[end].reading);
+    side->shaking = side->sending = false;
+    side->readable = true;
     if (end == HR_CLIENT)
         hg_add_own(&session->thread->counts->tls_sessions, 1);
     next = session->machine->secured(session, end);
@@ -82,7 +81,7 @@ static void shaken(hr_session *session, hr_end end)
     hr_act(session, end, next);
     hr_feed_kept(session, HR_SERVER);
     hr_feed_kept(session, HR_CLIENT);
-    if (!session->closing && hr_tls_has_more(session->side[end].tls))
+    if (side->reading)
         hr_wake(session->thread, session, session->id);
 }
 
@@ -90,7 +89,6 @@ void hr_shake(hr_session *session, hr_end end)
 {
     hr_side *side = &session->side[end];
     int said = hr_tls_shake(side->tls);
-    bool writing = said == HR_TLS_WRITE;
 
     switch (said) {
     case HR_TLS_DONE:
@@ -98,10 +96,7 @@ void hr_shake(hr_session *session, hr_end end)
         break;
     case HR_TLS_READ:
     case HR_TLS_WRITE:
-        if (side->sending != writing) {
-            side->sending = writing;
-            hr_loop_of(session)->reading(session, end, side->reading);
-        }
+        side->sending = said == HR_TLS_WRITE;
         break;
     default:
         tls_failed(session, end, hr_tls_fault(side->tls));

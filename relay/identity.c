@@ -13,32 +13,10 @@
 #include <stdlib.h>
 
 #define MAX_VALUES 4096u /* of all attributes and variables of a session */
-#define MAX_LEVELS 8u
 
 /* ── Settings ─────────────────────────────────────────────────────────────── */
 
-static const char *fault_of(const hr_identity_settings *given)
-{
-    if (given->sources > HR_MAX_SOURCES)
-        return "more sources of identity than there is room for";
-    if (given->trusts > HR_MAX_TRUSTS)
-        return "more trusted tags than there is room for";
-    if (given->secret_length > sizeof given->secret)
-        return "the secret is too long";
-    if (given->default_priority > 100)
-        return "a priority is 0 to 100";
-    for (uint32_t i = 0; i < given->sources; i++)
-        if (given->source[i].kind < HR_FROM_TAG || given->source[i].kind > HR_FROM_PATTERN
-            || given->source[i].name_length > sizeof given->source[i].name)
-            return "a source of identity is not sound";
-    for (uint32_t i = 0; i < given->trusts; i++)
-        if (given->trust[i].users > 8
-            || memchr(given->trust[i].key, '\0', sizeof given->trust[i].key) == NULL)
-            return "a trusted tag is not sound";
-    return NULL;
-}
-
-static hr_naming *new_naming(const hr_identity_settings *given, uint32_t version)
+static hr_naming *new_naming(const hg_identity *given, uint32_t version)
 {
     hr_naming *naming = calloc(1, sizeof *naming);
 
@@ -51,9 +29,9 @@ static hr_naming *new_naming(const hr_identity_settings *given, uint32_t version
     naming->priority_length = (uint32_t) strnlen(given->priority_tag, sizeof given->priority_tag);
     naming->by_tags = naming->priority_length > 0;
     for (uint32_t i = 0; i < given->sources; i++) {
-        naming->by_tags |= given->source[i].kind == HR_FROM_TAG;
-        naming->by_pattern |= given->source[i].kind == HR_FROM_PATTERN;
-        naming->by_variables |= given->source[i].kind == HR_FROM_VARIABLE;
+        naming->by_tags |= given->source[i].kind == HG_FROM_TAG;
+        naming->by_pattern |= given->source[i].kind == HG_FROM_PATTERN;
+        naming->by_variables |= given->source[i].kind == HG_FROM_VARIABLE;
     }
     return naming;
 }
@@ -66,10 +44,10 @@ void hr_naming_drop(hr_naming *naming)
     free(naming);
 }
 
-const char *hr_identity_put(hr_relay *relay, const hr_identity_settings *identity)
+const char *hr_identity_put(hr_relay *relay, const hg_identity *identity)
 {
     struct hr_gate_shared *shared = relay->gate;
-    const char *fault = fault_of(identity);
+    const char *fault = hg_identity_fault(identity);
     hr_naming *naming, *before;
 
     if (fault != NULL)
@@ -193,7 +171,7 @@ static void remove_value(hr_session *session, char *at)
 static void add_value(hr_session *session, uint32_t kind, const char *name, size_t name_length,
                       const char *value, size_t length)
 {
-    size_t cut = length < HR_MAX_IDENTITY_BYTES ? length : HR_MAX_IDENTITY_BYTES;
+    size_t cut = length < HG_MAX_IDENTITY_BYTES ? length : HG_MAX_IDENTITY_BYTES;
     size_t size = 3 + name_length + cut;
     char *values;
     char *at;
@@ -225,7 +203,7 @@ static void without_at(const char **name, size_t *length)
 static bool is_source(const hr_naming *naming, uint32_t kind, const char *name, size_t length)
 {
     for (uint32_t i = 0; i < naming->settings.sources; i++) {
-        const hr_source *source = &naming->settings.source[i];
+        const hg_source *source = &naming->settings.source[i];
         const char *other = source->name;
         size_t other_length = source->name_length;
 
@@ -286,13 +264,13 @@ void hr_gate_attribute(hr_session *session, const char *name, size_t name_length
         application[cut] = '\0';
         hr_session_names(session, NULL, NULL, application);
     }
-    keep_value(session, HR_FROM_ATTRIBUTE, name, name_length, value, length);
+    keep_value(session, HG_FROM_ATTRIBUTE, name, name_length, value, length);
 }
 
 void hr_gate_variable(hr_session *session, const char *name, size_t name_length, const char *value,
                       size_t length)
 {
-    keep_value(session, HR_FROM_VARIABLE, name, name_length, value, length);
+    keep_value(session, HG_FROM_VARIABLE, name, name_length, value, length);
 }
 
 /* ── SET in a text ────────────────────────────────────────────────────────── */
@@ -411,47 +389,14 @@ void hr_follow(hr_session *session, const hr_naming *naming, const char *text, s
 
 /* ── The name ─────────────────────────────────────────────────────────────── */
 
-static bool may_stand(uint8_t byte)
-{
-    return (byte >= '0' && byte <= '9') || (byte >= 'a' && byte <= 'z')
-           || (byte >= 'A' && byte <= 'Z') || (byte != '\0' && strchr("_.@+=/~%-", byte) != NULL);
-}
-
-/* Levels between colons: no empty ones, and not too many. 0: nothing is left. */
-static size_t sanitised(const char *value, size_t length, char *out)
-{
-    uint32_t levels = 1;
-    size_t used = 0;
-
-    while (length > 0 && (*value == ' ' || *value == ':')) {
-        value++;
-        length--;
-    }
-    while (length > 0 && (value[length - 1] == ' ' || value[length - 1] == ':'))
-        length--;
-    for (size_t i = 0; i < length && used < HR_MAX_IDENTITY_BYTES; i++) {
-        if (value[i] == ':' && used > 0 && out[used - 1] == ':')
-            continue;
-        if (value[i] == ':' && levels < MAX_LEVELS) {
-            levels++;
-            out[used++] = ':';
-        } else {
-            out[used++] = may_stand((uint8_t) value[i]) ? value[i] : '_';
-        }
-    }
-    while (used > 0 && out[used - 1] == ':')
-        used--;
-    return used;
-}
-
 static hr_client_ref who_is(hr_session *session, const char *value, size_t length)
 {
     hr_thread *thread = session->thread;
-    char identity[HR_MAX_IDENTITY_BYTES + 1];
+    char identity[HG_MAX_IDENTITY_BYTES + 1];
     bool is_new;
     hr_client_ref ref;
 
-    length = sanitised(value, length, identity);
+    length = hg_name(value, length, identity);
     ref.level = HR_OTHERS;
     if (length == 0) {
         ref.client = HR_UNIDENTIFIED;
@@ -471,7 +416,7 @@ static hr_client_ref who_is(hr_session *session, const char *value, size_t lengt
 }
 
 /* What the session itself says by this source; 0: nothing. */
-static size_t own_value(const hr_session *session, const hr_source *source, const char **value)
+static size_t own_value(const hr_session *session, const hg_source *source, const char **value)
 {
     const char *name = source->name;
     size_t name_length = source->name_length;
@@ -479,17 +424,17 @@ static size_t own_value(const hr_session *session, const hr_source *source, cons
 
     *value = "";
     switch (source->kind) {
-    case HR_FROM_APPLICATION:
+    case HG_FROM_APPLICATION:
         *value = hr_application(session);
         break;
-    case HR_FROM_USER:
+    case HG_FROM_USER:
         *value = hr_username(session);
         break;
-    case HR_FROM_DATABASE:
+    case HG_FROM_DATABASE:
         *value = hr_database(session);
         break;
-    case HR_FROM_ATTRIBUTE:
-    case HR_FROM_VARIABLE:
+    case HG_FROM_ATTRIBUTE:
+    case HG_FROM_VARIABLE:
         without_at(&name, &name_length);
         kept = find_value(session, source->kind, name, name_length);
         if (kept == NULL)
@@ -504,7 +449,7 @@ static size_t own_value(const hr_session *session, const hr_source *source, cons
 
 static void identify_session(hr_session *session, const hr_naming *naming)
 {
-    char identity[HR_MAX_IDENTITY_BYTES + 1];
+    char identity[HG_MAX_IDENTITY_BYTES + 1];
     const char *value = "";
     size_t length = 0;
     uint32_t rank = 0;
@@ -512,7 +457,7 @@ static void identify_session(hr_session *session, const hr_naming *naming)
 
     for (; rank < naming->settings.sources; rank++) {
         length = own_value(session, &naming->settings.source[rank], &value);
-        if (length > 0 && sanitised(value, length, identity) > 0)
+        if (length > 0 && hg_name(value, length, identity) > 0)
             break;
         length = 0;
     }
@@ -535,29 +480,21 @@ static bool is_identified(const hr_session *session, const hr_naming *naming)
                   == gate->client_key;
 }
 
-static const hg_tag *tag_named(const hg_tags *tags, const char *name, size_t length)
-{
-    for (uint32_t i = 0; tags != NULL && i < tags->count; i++)
-        if (tags->tags[i].key_length == length
-            && memcmp(tags->text + tags->tags[i].key_offset, name, length) == 0)
-            return &tags->tags[i];
-    return NULL;
-}
-
-static bool by_source(hr_session *session, const hr_source *source, const hg_tags *tags,
+static bool by_source(hr_session *session, const hg_source *source, const hg_tags *tags,
                       uint64_t fingerprint, hr_client_ref *ref)
 {
     char pattern[32];
     const hg_tag *tag;
 
-    if (source->kind == HR_FROM_PATTERN) {
+    if (source->kind == HG_FROM_PATTERN) {
         int length = snprintf(pattern, sizeof pattern, "pattern:%016llx",
                               (unsigned long long) fingerprint);
 
         *ref = who_is(session, pattern, (size_t) length);
         return true;
     }
-    tag = source->kind == HR_FROM_TAG ? tag_named(tags, source->name, source->name_length) : NULL;
+    tag = source->kind == HG_FROM_TAG ? hg_tag_named(tags, source->name, source->name_length)
+                                      : NULL;
     if (tag == NULL)
         return false;
     *ref = who_is(session, tags->text + tag->value_offset, tag->value_length);
@@ -594,7 +531,7 @@ uint8_t hr_priority(const hr_naming *naming, const hg_tags *tags)
 
     if (naming->priority_length == 0)
         return naming->settings.default_priority;
-    tag = tag_named(tags, naming->settings.priority_tag, naming->priority_length);
+    tag = hg_tag_named(tags, naming->settings.priority_tag, naming->priority_length);
     if (tag == NULL || tag->value_length > 3)
         return naming->settings.default_priority;
     for (uint32_t i = 0; i < tag->value_length; i++) {

@@ -15,8 +15,7 @@ static hr_errand shut; /* at the top of a stack that is taken no more */
 bool hr_inbox_open(hr_thread *thread)
 {
     thread->engine->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    return thread->engine->bell >= 0
-           && hr_shared(thread)->loop->watch(thread, thread->engine->bell, NULL);
+    return thread->engine->bell >= 0 && hr_watch(thread, thread->engine->bell, NULL);
 }
 
 void hr_inbox_close(hr_thread *thread)
@@ -123,17 +122,11 @@ static void run_wake(hr_thread *thread, hr_errand *errand)
 
     atomic_store(&session->own.waking, false);
     hr_time(thread);
-    if (!session->own.in_use || session->closing)
+    if (!session->own.in_use)
         return;
-    if (session->held)
-        hr_look_again(session);
-    for (end = HR_CLIENT; end <= HR_SERVER; end++) {
-        hr_side *side = &session->side[end];
-
-        if (side->fd >= 0 && side->reading && side->tls != NULL && !side->shaking
-            && hr_tls_has_more(side->tls))
-            hr_loop_of(session)->pull(session, (hr_end) end);
-    }
+    hr_look_again(session);
+    for (end = HR_CLIENT; end <= HR_SERVER; end++)
+        hr_side_look(session, (hr_end) end);
     hr_settle(session);
 }
 

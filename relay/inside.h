@@ -2,7 +2,7 @@
  * inside.h: what the files of the relay say to each other.
  *
  *   engine.c     threads, sessions, accepting, connecting, timers, closing, draining
- *   loop_*.c     one round of waiting, reading and sending: epoll, io_uring
+ *   loop.c       one round of waiting, reading and sending, by epoll
  *   tls.c        certificates, handshakes, encrypted reads and writes
  *   pool.c       buffers, with one bound over all
  *   registry.c   which session a cancel key or a thread id belongs to; views for status
@@ -147,9 +147,11 @@ typedef struct hr_errand {
 typedef struct hr_side {
     int fd; /* -1: none */
     bool reading; /* the loop is to read from it */
+    bool readable; /* something may be there that no edge will tell of again */
+    bool hung_up; /* an edge has reported that: behind what is there, it ends */
     bool ended; /* it has sent all it will */
     bool failed;
-    bool sending; /* a send is under way or waits for the socket */
+    bool sending; /* what is unsent waits for the socket */
     hr_tls_end *tls;
     bool shaking; /* hands */
     bool connecting;
@@ -157,11 +159,8 @@ typedef struct hr_side {
     hr_buffer *kept; /* read, not consumed by the machine */
     hr_buffer *unsent; /* emitted to it, not sent: a list */
     hr_buffer *unsent_last;
-    uint64_t unsent_bytes; /* of that list, and flying_bytes */
-    uint64_t flying_bytes; /* under way in the loop's own memory (io_uring) */
+    uint64_t unsent_bytes; /* of that list */
     uint64_t paused_since_ns; /* not read from, because the other end does not take it */
-    void *loop; /* the loop's own */
-    uint64_t loop_word;
 } hr_side;
 
 struct hr_session {
@@ -239,7 +238,7 @@ struct hr_thread {
     hr_thread_counts *counts;
     struct hr_engine *engine; /* engine.c's own */
     struct hr_gate_thread *gate; /* gate.c's own */
-    void *loop; /* the loop's own */
+    struct hr_loop *loop; /* loop.c's own */
 };
 
 struct hr_relay {
@@ -264,38 +263,32 @@ void hr_session_end(hr_session *session, hr_lost why);
 /* In the session's own thread: something of it ended, so what was HR_LATER may go on. The engine does
  * so automatically after each feed from the server. */
 
-/* ── Loops ────────────────────────────────────────────────────────────────── */
+/* ── The loop (loop.c) ────────────────────────────────────────────────────── */
 
-/* A loop moves bytes; the engine (engine.h) decides. What a loop calls, for each event, in this order:
- *   hr_connect_done   a connection that `add` knows is under way has come to an end
+/* The loop moves bytes; the engine (engine.h) decides. What it calls, for each event, in this order:
+ *   hr_connect_done   a connection that was under way has come to an end
  *   hr_shake          a side that is `shaking` can be read or written
  *   hr_fed            bytes were read; or hr_ended: all were; or hr_side_failed
  *   hr_sent           all that was unsent is sent
  *   hr_settle         last, once per session and event: closes, pauses, resumes what has to be
  * After any of them side->fd may be -1: that end is gone, and its events with it. A session's memory is
  * not used again before the round is over. Sends only mark a side as failed; hr_settle acts on it. */
-typedef struct hr_loop {
-    const char *name;
-    bool (*works)(void);
-    bool (*open)(hr_thread *thread);
-    void (*close)(hr_thread *thread);
-    /* Waits until `until_ns` at most, then reads, feeds (hr_fed) and sends. */
-    void (*round)(hr_thread *thread, uint64_t until_ns);
-    /* A descriptor that is just watched for being readable: listeners, the thread's inbox. */
-    bool (*watch)(hr_thread *thread, int fd, void *what);
-    void (*unwatch)(hr_thread *thread, int fd, void *what);
-    bool (*add)(hr_session *session, hr_end end, bool connecting);
-    void (*remove)(hr_session *session,
-                   hr_end end); /* and closes the descriptor, as soon as it may */
-    void (*reading)(hr_session *session, hr_end end, bool wanted);
-    /* Read now, without waiting: TLS has decrypted bytes that no event will tell of. */
-    void (*pull)(hr_session *session, hr_end end);
-    /* Sends what was emitted to `end` (thread->engine's pieces) as far as it goes at once or behind
-     * what is under way, and keeps copies of the rest. */
-    void (*send)(hr_session *session, hr_end end);
-} hr_loop;
+typedef struct hr_loop hr_loop;
 
-extern const hr_loop hr_epoll_loop, hr_uring_loop;
+bool hr_loop_open(hr_thread *thread);
+void hr_loop_close(hr_thread *thread);
+/* Waits until `until_ns` at most, then reads, feeds (hr_fed) and sends. */
+void hr_loop_round(hr_thread *thread, uint64_t until_ns);
+/* A descriptor that is just watched for being readable: listeners, the thread's inbox. */
+bool hr_watch(hr_thread *thread, int fd, void *what);
+void hr_unwatch(hr_thread *thread, int fd);
+bool hr_side_add(hr_session *session, hr_end end);
+void hr_side_remove(hr_session *session, hr_end end); /* and closes the descriptor */
+void hr_side_reading(hr_session *session, hr_end end, bool wanted);
+void hr_side_look(hr_session *session, hr_end end); /* at what an edge has reported before */
+/* Sends what was emitted to `end` (thread->engine's pieces) as far as it goes at once or behind
+ * what is under way, and keeps copies of the rest. */
+void hr_side_send(hr_session *session, hr_end end);
 
 /* ── TLS (tls.c) ──────────────────────────────────────────────────────────── */
 
@@ -312,8 +305,8 @@ void hr_tls_end_free(hr_tls_end *end);
 /* Bytes that were read from the socket by others: before it was known to be TLS (direct TLS), or by a
  * loop that reads ahead. They come before what is in the socket. */
 bool hr_tls_unread(hr_tls_end *end, const uint8_t *bytes, size_t length);
-/* From now on the socket is not read here any more: hr_tls_unread brings all, until `ended`. */
-void hr_tls_fed(hr_tls_end *end, bool ended);
+/* A read that found less than it asked for is not tried again before this, or a handshake's next step. */
+void hr_tls_readable(hr_tls_end *end);
 enum {
     HR_TLS_DONE = 1,
     HR_TLS_READ = -1,
@@ -325,7 +318,6 @@ int hr_tls_shake(hr_tls_end *end); /* DONE, READ, WRITE, FAILED */
 /* Bytes, or CLOSED, READ, WRITE, FAILED. */
 ssize_t hr_tls_read(hr_tls_end *end, void *bytes, size_t length);
 ssize_t hr_tls_write(hr_tls_end *end, const void *bytes, size_t length);
-bool hr_tls_has_more(const hr_tls_end *end); /* decrypted already: read again without waiting */
 const char *hr_tls_fault(const hr_tls_end *end); /* what failed, and what to look at */
 
 /* ── Registry, events ─────────────────────────────────────────────────────── */

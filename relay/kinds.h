@@ -45,9 +45,21 @@ bool hr_read_deep(const char *text, size_t length, int dialect);
  * HR_READ_NAME_BYTES. 0: it cannot be read. */
 #define HR_READ_NAME_BYTES 64u
 uint32_t hr_read_name(const hg_tokens *tokens, char *out);
-/* A string's statements, empty ones left out; the last one of HR_MAX_SLICES is all the rest. Of a text
- * that can be read in several ways, the strictest (kinds_split.c). */
-uint32_t hr_split(const char *text, size_t length, int dialect, hr_slice *slices);
+
+/* A text that a client sends as one. */
+typedef struct hr_query {
+    const char *text;
+    size_t length;
+    uint32_t count;
+    hr_slice slices[HR_MAX_SLICES];
+} hr_query;
+
+/* Its statements, empty ones left out; the last one of HR_MAX_SLICES is all the rest. Of a text that can
+ * be read in several ways, the strictest (kinds_split.c). */
+void hr_query_read(hr_query *query, const char *text, size_t length, int dialect);
+/* What its first words say, without a check: whether it begins a transaction or is free, and not whether
+ * it writes. */
+int hr_query_kind(const hr_query *query);
 
 /* ── Free statements (kinds_free.c) ───────────────────────────────────────── */
 

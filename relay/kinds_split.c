@@ -331,14 +331,17 @@ static void doubt(splitter *split, uint32_t length, const char *from)
 
 /* ── All of it ────────────────────────────────────────────────────────────── */
 
-uint32_t hr_split(const char *text, size_t length, int dialect, hr_slice *slices)
+void hr_query_read(hr_query *query, const char *text, size_t length, int dialect)
 {
-    splitter split = {text, dialect, false, slices, 0};
+    splitter split = {text, dialect, false, query->slices, 0};
     const uint8_t *hint = NULL;
     const char *from;
 
+    query->text = text;
+    query->length = length;
+    query->count = 0;
     if (length == 0)
-        return 0;
+        return;
     split_text(&split, (uint32_t) length);
     if (dialect == HG_MYSQL)
         hint = find_hint((const uint8_t *) text, (const uint8_t *) text + length);
@@ -347,26 +350,21 @@ uint32_t hr_split(const char *text, size_t length, int dialect, hr_slice *slices
     from = split.count == 0 ? NULL : doubt_in(text, length, dialect);
     if (from != NULL)
         doubt(&split, (uint32_t) length, from);
-    return split.count;
+    query->count = split.count;
 }
 
-/* By the first words alone: machines ask for every statement whether it begins a transaction or is
- * free, and not whether it writes. */
-int hr_kind_of(const char *text, size_t length, uint32_t protocol)
+int hr_query_kind(const hr_query *query)
 {
-    int dialect = protocol == HR_PROTOCOL_MYSQL ? HG_MYSQL : HG_POSTGRES;
-    hr_slice slices[HR_MAX_SLICES];
-    uint32_t count = hr_split(text, length, dialect, slices);
     int kind = HR_KIND_FREE;
 
-    if (count == 0)
+    if (query->count == 0)
         return HR_KIND_EMPTY;
-    if (count == 1)
-        return slices[0].reading.kind;
-    for (uint32_t i = 0; i < count; i++) {
-        if (slices[i].reading.kind <= HR_KIND_WRITE)
+    if (query->count == 1)
+        return query->slices[0].reading.kind;
+    for (uint32_t i = 0; i < query->count; i++) {
+        if (query->slices[i].reading.kind <= HR_KIND_WRITE)
             return HR_KIND_MANY;
-        if (slices[i].reading.kind == HR_KIND_BEGIN)
+        if (query->slices[i].reading.kind == HR_KIND_BEGIN)
             kind = HR_KIND_BEGIN;
     }
     return kind;

@@ -11,9 +11,7 @@ size_t hr_layout(uint32_t which)
 {
     static const size_t all[] = {
         sizeof(hr_settings),
-        sizeof(hr_source),
-        sizeof(hr_trust),
-        sizeof(hr_identity_settings),
+        sizeof(hg_identity),
         sizeof(hr_tls_settings),
         sizeof(hr_target),
         sizeof(hr_targets),
@@ -30,11 +28,6 @@ size_t hr_layout(uint32_t which)
         FIELD(hr_settings, dry_run),
         FIELD(hr_settings, max_buffer_bytes),
         FIELD(hr_settings, max_logins_per_address),
-        FIELD(hr_trust, user),
-        FIELD(hr_trust, by_signature),
-        FIELD(hr_identity_settings, trust),
-        FIELD(hr_identity_settings, priority_tag),
-        FIELD(hr_identity_settings, secret),
         FIELD(hr_tls_settings, name),
         FIELD(hr_target, address),
         FIELD(hr_target, name),

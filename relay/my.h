@@ -35,7 +35,7 @@ typedef struct hr_my {
     uint8_t sha2; /* MY_SHA2_*: what the proxy waits for in its full exchange */
     bool out_params; /* this result set is a procedure's OUT parameters */
     bool has_rows; /* the answer under way has had one */
-    bool shut; /* close, once the blocked command is swallowed */
+    bool shut; /* close, once the blocked command is discarded */
 } hr_my;
 
 #endif

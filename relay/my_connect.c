@@ -228,7 +228,7 @@ static void skip_auth(my_reader *reader, uint32_t can)
         my_text(reader, &length);
 }
 
-static bool learn(hr_session *session, my_reader *reader, uint32_t can, const names *who,
+static bool learn(hr_session *session, my_reader *reader, uint32_t can, const names *client,
                   bool apply)
 {
     char application[256] = "";
@@ -239,51 +239,51 @@ static bool learn(hr_session *session, my_reader *reader, uint32_t can, const na
     if (reader->bad)
         return false;
     if (apply)
-        hr_session_names(session, who->user, who->database, application);
-    note_plugin(session, who->plugin);
+        hr_session_names(session, client->user, client->database, application);
+    note_plugin(session, client->plugin);
     return true;
 }
 
 static bool read_response(hr_session *session, const uint8_t *payload, size_t length, uint32_t can)
 {
     my_reader reader = my_read(payload, length);
-    names who = {"", "", ""};
+    names client = {"", "", ""};
     size_t ignored;
 
     my_take(&reader, 32);
-    who.user = my_text(&reader, &ignored);
+    client.user = my_text(&reader, &ignored);
     skip_auth(&reader, can);
     if (can & MY_CAN_DATABASE)
-        who.database = my_text(&reader, &ignored);
+        client.database = my_text(&reader, &ignored);
     if (reader.bad)
         return false;
     if (can & MY_CAN_PLUGINS)
-        who.plugin = read_plugin(&reader);
-    return learn(session, &reader, can, &who, true);
+        client.plugin = read_plugin(&reader);
+    return learn(session, &reader, can, &client, true);
 }
 
 bool my_read_change(hr_session *session, const uint8_t *payload, size_t length, bool apply)
 {
     my_reader reader = my_read(payload, length);
     uint32_t can = session->my.can;
-    names who = {"", "", ""};
+    names client = {"", "", ""};
     size_t ignored;
 
     my_take(&reader, 1);
-    who.user = my_text(&reader, &ignored);
+    client.user = my_text(&reader, &ignored);
     skip_auth(&reader, can & ~(uint32_t) MY_CAN_LONG_AUTH);
-    who.database = my_text(&reader, &ignored);
+    client.database = my_text(&reader, &ignored);
     if (reader.bad)
         return false;
     if (reader.at < reader.end)
         my_take(&reader, 2); /* character set */
     if ((can & MY_CAN_PLUGINS) != 0 && reader.at < reader.end)
-        who.plugin = read_plugin(&reader);
+        client.plugin = read_plugin(&reader);
     if (apply) {
         hr_gate_attribute(session, NULL, 0, NULL, 0);
         hr_gate_variable(session, NULL, 0, NULL, 0);
     }
-    return learn(session, &reader, can, &who, apply);
+    return learn(session, &reader, can, &client, apply);
 }
 
 /* The fixed part of a response as the server is to have it: it is also its SSLRequest, and MySQL takes

@@ -155,7 +155,9 @@ static enum my_verdict obey(hr_session *session, const my_command *it, hr_said s
 
 static uint32_t ask_flags(const hr_my *my)
 {
-    return (my->status & MY_IN_TRANSACTION) != 0 && my->ran ? HR_ASK_IN_TRANSACTION : 0;
+    if ((my->status & MY_IN_TRANSACTION) == 0)
+        return 0;
+    return my->ran ? HR_ASK_IN_TRANSACTION : HR_ASK_BEGUN;
 }
 
 static uint8_t flags_of_kind(int kind)
@@ -188,6 +190,7 @@ enum my_verdict my_decide_query(hr_session *session, const my_command *it, hr_ne
     size_t length = 0;
     const char *text = text_of(session, it, cut, &length);
     my_meaning meaning;
+    hr_query query;
     hr_words words;
     hr_said said;
     int kind;
@@ -197,10 +200,11 @@ enum my_verdict my_decide_query(hr_session *session, const my_command *it, hr_ne
                         "headgate: the query's attributes are malformed");
         return MY_WAITS;
     }
-    kind = hr_kind_of(text, length, HR_PROTOCOL_MYSQL);
+    hr_query_read(&query, text, length, HG_MYSQL);
+    kind = hr_query_kind(&query);
     my_read_meaning(text, length, kind == HR_KIND_MANY, &meaning);
-    said = hr_ask(session, text, length, ask_flags(&session->my) | (cut ? HR_ASK_TRUNCATED : 0),
-                  &words, &unit.ticket);
+    said = hr_ask(session, &query, ask_flags(&session->my) | (cut ? HR_ASK_TRUNCATED : 0), &words,
+                  &unit.ticket);
     unit.flags = (uint8_t) (flags_of_kind(kind) | meaning.flags);
     unit.number = meaning.thread;
     if (said != HR_WAIT && said != HR_WAIT_TURN && (meaning.flags & MY_UNIT_LISTS) == 0)
@@ -219,7 +223,7 @@ enum my_verdict my_decide_unknown(hr_session *session, const my_command *it, hr_
 {
     hr_my_unit unit = {.command = it->code, .flags = MY_UNIT_RUNS};
     hr_words words;
-    hr_said said = hr_ask(session, NULL, 0, ask_flags(&session->my), &words, &unit.ticket);
+    hr_said said = hr_ask(session, NULL, ask_flags(&session->my), &words, &unit.ticket);
 
     if (said != HR_WAIT && said != HR_WAIT_TURN)
         forget_warning(session);
@@ -251,7 +255,7 @@ static hr_said ask_statement(hr_session *session, const my_statement *statement,
      * that nobody knows. */
     if (statement == NULL) {
         unit->flags |= MY_UNIT_RUNS;
-        return hr_ask(session, NULL, 0, flags, words, &unit->ticket);
+        return hr_ask(session, NULL, flags, words, &unit->ticket);
     }
     unit->flags |= flags_of_kind(hr_prepared_kind(statement->prepared));
     if (statement->flags & MY_STATEMENT_ENDS)

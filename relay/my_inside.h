@@ -181,7 +181,7 @@ typedef struct hr_my_more {
     uint16_t warning_code;
     uint16_t error_length;
     uint32_t kept_length;
-    uint8_t *error; /* for when the blocked command has been swallowed */
+    uint8_t *error; /* for when the blocked command has been discarded */
     uint16_t secret_length;
     uint8_t scramble[MY_SCRAMBLE]; /* the server's last, where sides may differ in TLS */
     struct my_types *types; /* of blocked executions' parameters */

@@ -85,9 +85,11 @@ bool hr_pg_answers_alone(const hr_pg *pg)
 
 static uint32_t ask_flags(const hr_pg *pg)
 {
-    bool inside = pg->transaction == HR_PG_TRANSACTION_NONE ? pg->segment_ran : pg->ran;
+    uint32_t begun = pg->transaction == HR_PG_TRANSACTION_NONE ? 0
+                     : pg->ran                                 ? HR_ASK_IN_TRANSACTION
+                                                               : HR_ASK_BEGUN;
 
-    return (inside ? HR_ASK_IN_TRANSACTION : 0) | (pg->tickets > 0 ? HR_ASK_RUNNING : 0);
+    return begun | (pg->tickets > 0 ? HR_ASK_RUNNING : 0);
 }
 
 /* In a failed transaction the server does nothing, unless something under way repairs it (ROLLBACK TO);
@@ -306,16 +308,17 @@ static bool is_plain(int kind)
 }
 
 /* What it will have led to is said by the server's command tags, and its ReadyForQuery. */
-static void note_string(hr_session *session, const char *text, const hr_slice *slices,
-                        uint32_t count, bool whole)
+static void note_string(hr_session *session, const hr_query *query, uint32_t count, bool whole)
 {
     bool plain = whole;
 
-    hr_pg_begin_string(&session->pg, slices, count);
+    hr_pg_begin_string(&session->pg, query->slices, count);
     for (uint32_t i = 0; i < count; i++) {
-        plain = plain && is_plain(slices[i].reading.kind) && !slices[i].reading.ends;
-        hr_pg_expect(session, text + slices[i].start, slices[i].length, whole || i + 1 < count,
-                     &slices[i].reading, i);
+        const hr_slice *slice = &query->slices[i];
+
+        plain = plain && is_plain(slice->reading.kind) && !slice->reading.ends;
+        hr_pg_expect(session, query->text + slice->start, slice->length, whole || i + 1 < count,
+                     &slice->reading, i);
     }
     if (!plain)
         hr_pg_statements_doubt(session);
@@ -324,18 +327,17 @@ static void note_string(hr_session *session, const char *text, const hr_slice *s
 /* As if the server itself had failed it there. If a transaction is open then, it must be a failed one:
  * else what the client sends behind it, thinking of none, would be half of what is committed. So what
  * begins it, or ends the one before, goes; a decided statement does not. */
-static bool block_query(hr_pg_feed *feed, const char *text, size_t length, uint32_t total)
+static bool block_query(hr_pg_feed *feed, const hr_query *query, uint32_t total)
 {
-    hr_slice slices[HR_MAX_SLICES];
-    uint32_t count = hr_split(text, length, HG_POSTGRES, slices);
-    uint32_t blocked = blocked_of(feed, slices, count);
+    const hr_slice *slices = query->slices;
+    uint32_t blocked = blocked_of(feed, slices, query->count);
     hr_pg_ending ending = hr_pg_end_string(feed->pg, slices, blocked);
 
     if (hr_pg_answers_alone(feed->pg) && !ending.open)
         return block_query_alone(feed, total);
     if (ending.turns && ending.is_free) {
-        note_string(feed->session, text, slices, blocked, true);
-        send_hidden(feed, text, slices[blocked].start, false);
+        note_string(feed->session, query, blocked, true);
+        send_hidden(feed, query->text, slices[blocked].start, false);
     } else if (ending.open && feed->pg->transaction == HR_PG_TRANSACTION_NONE) {
         hr_pg_begin_string(feed->pg, slices, 0);
         send_hidden(feed, "BEGIN", 5, true);
@@ -373,7 +375,7 @@ static bool on_query(hr_pg_feed *feed, uint32_t total)
     size_t body = total - HR_PG_HEADER_BYTES;
     size_t most = hr_text_most(feed->session->thread);
     size_t look = body < most ? body : most;
-    hr_slice slices[HR_MAX_SLICES];
+    hr_query query;
     size_t length;
     bool whole;
 
@@ -383,18 +385,19 @@ static bool on_query(hr_pg_feed *feed, uint32_t total)
         return hr_pg_wait_turn(feed);
     length = strnlen(text, look);
     whole = length < look || body == look;
+    hr_query_read(&query, text, length, HG_POSTGRES);
     feed->words.statement = 0;
     feed->said = HR_GO;
     feed->ticket = 0;
     if (!is_lost(feed->pg) || may_mend(text, length, whole))
-        feed->said = hr_ask(feed->session, text, length,
+        feed->said = hr_ask(feed->session, &query,
                             ask_flags(feed->pg) | (whole ? 0 : HR_ASK_TRUNCATED), &feed->words,
                             &feed->ticket);
     if (feed->said == HR_BLOCK)
-        return block_query(feed, text, length, total);
+        return block_query(feed, &query, total);
     if (!goes(feed))
         return not_now(feed);
-    note_string(feed->session, text, slices, hr_split(text, length, HG_POSTGRES, slices), whole);
+    note_string(feed->session, &query, query.count, whole);
     return pass_query(feed, HR_PG_UNIT_QUERY, total);
 }
 
@@ -406,8 +409,7 @@ static bool on_call(hr_pg_feed *feed, uint32_t total)
     feed->said = HR_GO;
     feed->ticket = 0;
     if (!is_lost(feed->pg))
-        feed->said = hr_ask(feed->session, NULL, 0, ask_flags(feed->pg), &feed->words,
-                            &feed->ticket);
+        feed->said = hr_ask(feed->session, NULL, ask_flags(feed->pg), &feed->words, &feed->ticket);
     if (feed->said == HR_BLOCK)
         return block_call(feed, total);
     if (!goes(feed))
@@ -501,7 +503,7 @@ static void ask_prepared(hr_pg_feed *feed, hr_prepared *prepared, uint32_t flags
     if (is_lost(feed->pg))
         return;
     if (prepared == NULL)
-        feed->said = hr_ask(feed->session, NULL, 0, flags, &feed->words, &feed->ticket);
+        feed->said = hr_ask(feed->session, NULL, flags, &feed->words, &feed->ticket);
     else
         feed->said = hr_ask_prepared(feed->session, prepared, flags, &feed->words, &feed->ticket);
 }
@@ -593,6 +595,8 @@ static bool pass_execute(hr_pg_feed *feed, const hr_pg_called *portal, const hr_
 {
     hr_pg_portal_executed(feed->session, portal);
     expect(feed, prepared);
+    if (doubtful && prepared != NULL)
+        hr_follow_doubted(feed->session, prepared);
     if (doubtful || prepared == NULL || !is_plain(hr_prepared_kind(prepared)))
         hr_pg_statements_doubt(feed->session);
     hg_add_own(&feed->session->thread->counts->statements, 1);

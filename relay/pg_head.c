@@ -119,7 +119,7 @@ static look look_at_bind(hr_pg_feed *feed, size_t at)
         return word == HR_PG_WORD_NAMES ? LOOK_ENOUGH : LOOK_ON;
     }
     if (prepared == NULL)
-        feed->said = hr_ask(feed->session, NULL, 0,
+        feed->said = hr_ask(feed->session, NULL,
                             HR_ASK_BINARY | hr_pg_doubt_flag(feed->session, &bind.statement),
                             &feed->words, &feed->ticket);
     else

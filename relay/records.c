@@ -1,4 +1,4 @@
-/* records.c: many small pieces in few TLS records, and back; for loops that call TLS themselves. */
+/* records.c: many small pieces in few TLS records, and back; for the loop. */
 #include "engine.h"
 
 #include <string.h>
@@ -60,15 +60,16 @@ ssize_t hr_records_send(hr_session *session, hr_end end)
     return (ssize_t) sent;
 }
 
-/* A read gives one record at most; whole ones are mostly followed by more. */
+/* A read gives one record at most. */
 ssize_t hr_records_read(hr_side *side, uint8_t *room, size_t most)
 {
     ssize_t came, all = 0;
 
+    hr_tls_readable(side->tls);
     do {
         came = hr_tls_read(side->tls, room + all, most - (size_t) all);
         all += came > 0 ? came : 0;
-    } while (came > 0 && (size_t) all < most
-             && (came >= (ssize_t) HR_RECORD_BYTES || hr_tls_has_more(side->tls)));
+    } while (came > 0 && (size_t) all < most);
+    side->readable = came != HR_TLS_READ || (all > 0 && side->hung_up);
     return all > 0 ? all : came;
 }

@@ -381,7 +381,7 @@ static void name_view(const hr_session *session, hr_session_view *view)
     }
     if (state != NULL && gate->client < state->sizes.clients) {
         const hr_client *clients = (const hr_client *) ((const char *) state + state->clients_at);
-        char identity[HR_MAX_IDENTITY_BYTES + 1];
+        char identity[HG_MAX_IDENTITY_BYTES + 1];
 
         if (hr_client_name(&clients[gate->client], gate->client_key, identity))
             copy_name(view->client, identity);

@@ -1,7 +1,7 @@
 /*
  * relay.h: the proxy's data path, as its mind in Python sees it.
  *
- *   client ⇄ relay thread ⇄ server         one thread: many sessions, one loop (epoll or io_uring)
+ *   client ⇄ relay thread ⇄ server         one thread: many sessions, one loop (epoll)
  *               │  hg_match, hg_check, hg_take, hg_settle       the traffic core (native/)
  *               │  hr_client.gate                               what Python says of each client
  *               ▼
@@ -24,7 +24,7 @@
 
 #include <sys/socket.h>
 
-#define HR_STATE_FORMAT 1u
+#define HR_STATE_FORMAT 2u
 #define HR_STATE_MAGIC "HGRELAYS"
 #define HR_TEXT_BYTES 1048576u /* of a statement's text that is looked at; more streams through */
 #define HR_WINDOW_BYTES 65536u /* of anything else; and of texts, while buffers are scarce */
@@ -32,73 +32,30 @@
 #define HR_MAX_TARGETS 64u
 #define HR_MAX_TARGET_TLS 16u /* different settings of TLS, of all targets */
 #define HR_MAX_LISTENERS 16u
-#define HR_MAX_SOURCES 16u /* of identity */
-#define HR_MAX_TRUSTS 16u
-#define HR_MAX_IDENTITY_BYTES 127u
 #define HR_UNIDENTIFIED 0u /* index of the client that is nobody (R97) */
 #define HR_OTHERS 1u /* and of those beyond the table's size */
 
 typedef struct hr_relay hr_relay;
 
 enum { HR_PROTOCOL_POSTGRES = 0, HR_PROTOCOL_MYSQL = 1 };
-enum { HR_LOOP_AUTO = 0, HR_LOOP_EPOLL = 1, HR_LOOP_URING = 2 };
 
 /* ── Settings, fixed while it runs ────────────────────────────────────────── */
 
 typedef struct hr_settings {
     uint32_t protocol;
     uint32_t threads; /* 1 to HR_MAX_THREADS */
-    uint32_t loop; /* HR_LOOP_*; AUTO: io_uring if a probe succeeds */
     uint32_t max_sessions;
     uint32_t max_sessions_per_user; /* that were let in by the server; 0: no bound of its own */
     uint32_t startup_timeout_ms; /* from accept until the session is established */
     uint32_t connect_timeout_ms; /* to the server */
     uint32_t dry_run; /* decide and count, warn, but let everything pass */
+    uint32_t idle_timeout_ms; /* 0: none. A session outside a transaction that says nothing */
     uint64_t
         max_buffer_bytes; /* of all sessions' buffers together, and their prepared statements' texts */
-    uint32_t idle_timeout_ms; /* 0: none. A session outside a transaction that says nothing */
     uint32_t tcp_keepalive_s; /* 0: the system's */
     uint32_t
         max_logins_per_address; /* sessions that are not established yet. 0: all but a 64th of max_sessions */
-    uint32_t reserved;
 } hr_settings;
-
-/* Where the name of a client comes from, first that has a value (R96). */
-enum {
-    HR_FROM_TAG = 1, /* name: key of the tag */
-    HR_FROM_ATTRIBUTE = 2, /* name: MySQL connection attribute, or Postgres start-up parameter */
-    HR_FROM_APPLICATION = 3, /* application_name; MySQL: attribute program_name */
-    HR_FROM_VARIABLE = 4, /* name: session variable, as SET in this session (headgate.client, @headgate_client) */
-    HR_FROM_USER = 5,
-    HR_FROM_DATABASE = 6,
-    HR_FROM_PATTERN = 7 /* "pattern:<16 hex digits>" */
-};
-
-typedef struct hr_source {
-    uint32_t kind;
-    uint32_t name_length;
-    char name[64];
-} hr_source;
-
-/* A tag whose value counts only from these users, or signed (R149). Without both it is never taken. */
-typedef struct hr_trust {
-    char key[66]; /* of the tag; "*": every tag */
-    uint16_t users; /* 0: from no user alone */
-    char user[8][64];
-    uint8_t by_signature; /* also from anybody, if headgate_sig vouches for it */
-    uint8_t reserved[3];
-} hr_trust;
-
-typedef struct hr_identity_settings {
-    uint32_t sources;
-    uint32_t trusts;
-    hr_source source[HR_MAX_SOURCES];
-    hr_trust trust[HR_MAX_TRUSTS];
-    char priority_tag[66]; /* whose value is the priority 0–100 (R100); empty: none */
-    uint8_t default_priority;
-    uint8_t secret_length; /* of the HMAC-SHA256 key; 0: nothing can be signed */
-    uint8_t secret[64];
-} hr_identity_settings;
 
 typedef struct hr_tls_settings {
     uint32_t
@@ -330,8 +287,8 @@ typedef struct hr_event {
 /* ── Life ─────────────────────────────────────────────────────────────────── */
 
 /* `region` and `state` are mapped already, and outlive the relay. */
-hr_relay *hr_open(const hr_settings *settings, const hr_identity_settings *identity,
-                  hg_region *region, hr_state *state, char *error, size_t error_length);
+hr_relay *hr_open(const hr_settings *settings, const hg_identity *identity, hg_region *region,
+                  hr_state *state, char *error, size_t error_length);
 /* A listening socket, non-blocking; the relay takes it over. `tls` may be NULL. Before or after
  * hr_start. Returns its number, or -1 with the fault in `error`. */
 int hr_listen(hr_relay *relay, int fd, uint32_t route, const hr_tls_settings *tls, char *error,
@@ -347,9 +304,8 @@ const char *hr_listener_tls(hr_relay *relay, int listener, const hr_tls_settings
 const char *hr_targets_put(hr_relay *relay, const hr_targets *targets, uint32_t grace_ms,
                            char *error, size_t error_length);
 const char *hr_start(hr_relay *relay);
-const char *hr_loop_name(const hr_relay *relay); /* "epoll" or "io_uring", once started */
 /* A new identity table for statements from now on; all or nothing. */
-const char *hr_identity_put(hr_relay *relay, const hr_identity_settings *identity);
+const char *hr_identity_put(hr_relay *relay, const hg_identity *identity);
 /* Gates, releases or the policy have changed: those that wait are looked at again. Any thread. */
 void hr_stir(hr_relay *relay);
 /* No more sessions; sockets of listeners stay open if `keep` (another process has them too). Idle
@@ -390,6 +346,5 @@ bool hr_session_kill(hr_relay *relay, uint64_t id);
 
 /* Sizes and offsets by number, for ctypes to compare with its own; 0 beyond the last. */
 size_t hr_layout(uint32_t which);
-bool hr_uring_works(void);
 
 #endif

@@ -148,7 +148,7 @@ hr_session *hr_session_make(hr_thread *thread, int fd, const hr_listener *listen
     fill_in(session, thread, fd, listener);
     note_address(session, address);
     session->side[HR_CLIENT].reading = !session->machine->connects_first;
-    if (!hr_loop_of(session)->add(session, HR_CLIENT, false)) {
+    if (!hr_side_add(session, HR_CLIENT)) {
         session->own.in_use = false;
         session->next = thread->engine->spare;
         thread->engine->spare = session;

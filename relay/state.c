@@ -365,7 +365,7 @@ uint32_t hr_client_enter(hr_state *state, uint32_t pid, const char *identity, si
     uint32_t index;
 
     *key = hr_client_key(identity, length);
-    if (length == 0 || length > HR_MAX_IDENTITY_BYTES
+    if (length == 0 || length > HG_MAX_IDENTITY_BYTES
         || *key == atomic_load(&hr_clients_in(state)[HR_UNIDENTIFIED].key)
         || *key == atomic_load(&hr_clients_in(state)[HR_OTHERS].key) || !lock(state, pid))
         return 0;
@@ -481,7 +481,7 @@ static void known_levels(const hr_state *state, const char *identity, size_t len
 
 static uint32_t client_of(const hr_state *state, const levels *all, uint32_t mask)
 {
-    char identity[HR_MAX_IDENTITY_BYTES + 1];
+    char identity[HG_MAX_IDENTITY_BYTES + 1];
     size_t used = 0;
 
     if ((mask & (mask - 1)) == 0)

@@ -35,7 +35,7 @@ uint64_t hr_client_key(const char *identity, size_t length);
  * the table is full, names that have fallen silent go, those first that have hardly said anything. */
 uint32_t hr_client_find(hr_state *state, uint32_t pid, const char *identity, size_t length,
                         uint64_t now_ns, bool *is_new);
-/* Its name, of HR_MAX_IDENTITY_BYTES at most, and a NUL. False: the place is another's by now. */
+/* Its name, of HG_MAX_IDENTITY_BYTES at most, and a NUL. False: the place is another's by now. */
 bool hr_client_name(const hr_client *client, uint64_t key, char *out);
 /* The gate of a name of which Python has said nothing yet: of the levels in it that are kept the
  * nearest, of several that are equally near the strictest; HR_OTHERS: none is. */

@@ -1,7 +1,7 @@
 /*
  * thread.c: one relay thread.
  *
- *   errands and orders ─► loop->round (wait, read, feed, send) ─► timers ─► the dead ─► …
+ *   errands and orders ─► hr_loop_round (wait, read, feed, send) ─► timers ─► the dead ─► …
  *
  * It never waits but in its loop.
  */
@@ -71,10 +71,9 @@ static void note_round(hr_thread *thread, uint64_t began_ns)
 
 static void one_round(hr_thread *thread)
 {
-    const hr_loop *loop = hr_shared(thread)->loop;
     uint64_t woke_ns;
 
-    loop->round(thread, hr_inbox_waits(thread) ? 0 : hr_timer_next(thread));
+    hr_loop_round(thread, hr_inbox_waits(thread) ? 0 : hr_timer_next(thread));
     woke_ns = thread->woke_ns;
     if (hr_inbox_waits(thread)) {
         hr_time(thread);

@@ -42,8 +42,9 @@ struct hr_tls_end {
     int fd;
     uint8_t *unread;   /* was read from the socket by others */
     size_t unread_at, unread_length;
-    bool fed, fed_all; /* others read the socket; and have read all there is */
-    int socket_error;  /* errno of the last read or write that failed */
+    bool
+        drained; /* the socket had less than there was room for: the next read waits until more has come */
+    int socket_error; /* errno of the last read or write that failed */
     char fault[256];
 };
 
@@ -228,6 +229,7 @@ static SSL_CTX *new_context(bool for_listener)
     SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
     SSL_CTX_set_mode(context, SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE
                                   | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_read_ahead(context, 1); /* a record's head and body with one recv */
     /* A peer must not make the relay work by asking for new keys, again and again. A peer that
      * closes without saying so is a peer that has closed: the protocols have ends of their own. */
     SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_NO_TICKET
@@ -341,10 +343,9 @@ static int socket_read(BIO *bio, char *out, int room)
         }
         return (int) taken;
     }
-    if (end->fed) {
-        if (!end->fed_all)
-            BIO_set_retry_read(bio);
-        return end->fed_all ? 0 : -1;
+    if (end->drained) {
+        BIO_set_retry_read(bio);
+        return -1;
     }
     do
         got = recv(end->fd, out, (size_t) room, MSG_DONTWAIT);
@@ -353,6 +354,7 @@ static int socket_read(BIO *bio, char *out, int room)
         BIO_set_retry_read(bio);
     else if (got < 0)
         end->socket_error = errno;
+    end->drained = got > 0 && got < room;
     return (int) got;
 }
 
@@ -488,16 +490,15 @@ bool hr_tls_unread(hr_tls_end *end, const uint8_t *bytes, size_t length)
     return true;
 }
 
-void hr_tls_fed(hr_tls_end *end, bool ended_now)
+void hr_tls_readable(hr_tls_end *end)
 {
-    end->fed = true;
-    end->fed_all |= ended_now;
+    end->drained = false;
 }
 
 /* Why a handshake failed: the peer's certificate first, then what the peer said of ours. */
 static void explain(hr_tls_end *end)
 {
-    const char *who = end->tls->for_listener ? "client" : "server";
+    const char *side = end->tls->for_listener ? "client" : "server";
     long verified = SSL_get_verify_result(end->ssl);
     unsigned long code = ERR_peek_last_error();
     int reason = ERR_GET_LIB(code) == ERR_LIB_SSL ? ERR_GET_REASON(code) : 0;
@@ -506,7 +507,7 @@ static void explain(hr_tls_end *end)
         say(end->fault, sizeof end->fault,
             "the %s's certificate is not accepted: %s%s%s%s; look at "
             "%s",
-            who, X509_verify_cert_error_string(verified),
+            side, X509_verify_cert_error_string(verified),
             end->tls->named ? " (expected name: " : "", end->tls->named ? end->tls->name : "",
             end->tls->named ? ")" : "",
             end->tls->for_listener ? "the listener's CA file" : "the target's CA file and name");
@@ -518,20 +519,20 @@ static void explain(hr_tls_end *end)
         say(end->fault, sizeof end->fault,
             "the %s has rejected the TLS handshake: %s; look at what "
             "certificates and versions of TLS it takes",
-            who, last_words());
+            side, last_words());
     else if (reason == SSL_R_WRONG_VERSION_NUMBER || reason == SSL_R_HTTP_REQUEST)
         say(end->fault, sizeof end->fault,
             "the %s does not speak TLS here; look at its port and "
             "whether TLS is switched on",
-            who);
+            side);
     else if (end->socket_error != 0)
-        say(end->fault, sizeof end->fault, "the %s's connection failed under TLS: %s", who,
+        say(end->fault, sizeof end->fault, "the %s's connection failed under TLS: %s", side,
             strerror(end->socket_error));
     else if (code == 0)
-        say(end->fault, sizeof end->fault, "the %s has closed the connection%s", who,
+        say(end->fault, sizeof end->fault, "the %s has closed the connection%s", side,
             SSL_is_init_finished(end->ssl) ? "" : " during the TLS handshake; look at its log");
     else
-        say(end->fault, sizeof end->fault, "TLS with the %s failed: %s", who, last_words());
+        say(end->fault, sizeof end->fault, "TLS with the %s failed: %s", side, last_words());
     ERR_clear_error();
 }
 
@@ -557,6 +558,7 @@ int hr_tls_shake(hr_tls_end *end)
 
     if (end->fault[0] != '\0')
         return HR_TLS_FAILED;
+    hr_tls_readable(end);
     ERR_clear_error();
     result = SSL_do_handshake(end->ssl);
     if (result == 1)
@@ -591,11 +593,6 @@ ssize_t hr_tls_write(hr_tls_end *end, const void *bytes, size_t length)
     ERR_clear_error();
     result = SSL_write(end->ssl, bytes, length > INT_MAX ? INT_MAX : (int) length);
     return result > 0 ? result : outcome(end, result);
-}
-
-bool hr_tls_has_more(const hr_tls_end *end)
-{
-    return SSL_pending(end->ssl) > 0 || end->unread != NULL;
 }
 
 const char *hr_tls_fault(const hr_tls_end *end)

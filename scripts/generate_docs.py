@@ -2,7 +2,7 @@
 
 docs/reference/{settings,metrics,verdicts,rules,budgets,prometheus,proxy,routes,documents}.md and
 cli.md are made here, and nowhere else; tests/test_docs.py fails where they are not what this
-would write.
+would write. In docs/requirements.md, only the tests below each sentence are (requirements_page.py).
 """
 
 from __future__ import annotations
@@ -49,7 +49,12 @@ from headgate.settings import agent as agent_file
 from headgate.settings import proxy as proxy_file
 from headgate.shard.rollup import ROLLUP_MEANINGS
 
-REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+sys.path.insert(0, str(Path(__file__).parent))  # also where a test loads this file
+
+import requirements_page
+
+DOCS = Path(__file__).parent.parent / "docs"
+REFERENCE = DOCS / "reference"
 MADE = "<!-- Made by scripts/generate_docs.py from the tables in the code. -->\n\n"
 
 
@@ -110,6 +115,17 @@ def settings_page() -> str:
             "`SIGHUP` takes changes here, and of the policy file, over.",
             "",
             _section("[databases.NAME.traffic]"),
+            "## [databases.NAME.traffic.identity]",
+            "",
+            "How the extension names the client of a statement, for rules; see",
+            "[rules on clients](pg_headgate.md#rules-on-clients). `priority_tag` is for proxies.",
+            "",
+            _section("[databases.NAME.traffic.identity]"),
+            "## [[databases.NAME.traffic.identity.trust]]",
+            "",
+            "Tags that count only from some users, or signed; one table for each.",
+            "",
+            _section("[[databases.NAME.traffic.identity.trust]]"),
             "## [peers]",
             "",
             "How this agent authenticates to the others of its shards, and which it trusts.",
@@ -624,19 +640,22 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def main(argv: list[str]) -> int:
-    stale = [name for name in PAGES if _current(name) != render(name)]
-    if "--check" in argv:
-        for name in stale:
-            print(f"docs/reference/{name} is not what the code says: run scripts/generate_docs.py")
-        return 1 if stale else 0
-    for name in stale:
-        (REFERENCE / name).write_text(render(name))
-        print(f"wrote docs/reference/{name}")
-    return 0
+    wanted = {REFERENCE / name: render(name) for name in PAGES}
+    wanted[requirements_page.PAGE] = requirements_page.render(
+        requirements_page.PAGE.read_text(), requirements_page.cited()
+    )
+    stale = {path: text for path, text in wanted.items() if _current(path) != text}
+    for path, text in stale.items():
+        name = path.relative_to(DOCS.parent)
+        if "--check" in argv:
+            print(f"{name} is not what the code says: run scripts/generate_docs.py")
+        else:
+            path.write_text(text)
+            print(f"wrote {name}")
+    return 1 if stale and "--check" in argv else 0
 
 
-def _current(name: str) -> str:
-    path = REFERENCE / name
+def _current(path: Path) -> str:
     return path.read_text() if path.exists() else ""
 
 

@@ -120,17 +120,20 @@ need_packages() {
   fail "$reason" "$remedy"
 }
 
-# apt with list and cache folders of our own: the system's are root's.
+# apt with list and cache folders of our own: the system's are root's. FOREIGN: for a machine of
+# that architecture (arm64), which has nothing installed.
 own_apt() {
-  local work="$CACHE/apt"
+  local work="$CACHE/apt${FOREIGN:+-$FOREIGN}" foreign=()
+  [[ -z "${FOREIGN:-}" ]] || foreign=(-o "APT::Architecture=$FOREIGN" -o "APT::Architectures=$FOREIGN" -o Dir::State::status=/dev/null)
   mkdir -p "$work/lists/partial" "$work/archives/partial"
   apt-get -qq -o "Dir::State::Lists=$work/lists" -o "Dir::Cache=$work" -o Debug::NoLocking=1 \
-    -o "APT::Sandbox::User=$(id -un)" "$@"
+    -o "APT::Sandbox::User=$(id -un)" "${foreign[@]}" "$@"
 }
 
 own_apt_update() {
-  [[ -n "$(find "$CACHE/apt/updated" -mmin -60 2>/dev/null)" ]] && return
-  own_apt update -o APT::Update::Error-Mode=any >&2 && touch "$CACHE/apt/updated"
+  local updated="$CACHE/apt${FOREIGN:+-$FOREIGN}/updated"
+  [[ -n "$(find "$updated" -mmin -60 2>/dev/null)" ]] && return
+  own_apt update -o APT::Update::Error-Mode=any >&2 && touch "$updated"
 }
 
 # Fetch packages and unpack them below a folder, whole or not at all; no root needed.
@@ -308,6 +311,14 @@ install_percona() {
 install_prometheus() {
   command -v prometheus >/dev/null || unpacked prometheus prometheus ||
     say "Prometheus cannot be fetched: the tests that need it are skipped"
+}
+
+# Oracle's server, beside MariaDB; .cache/mysql has its own libraries (tests/fixtures/mysql.py).
+install_mysql() {
+  [[ -f "$CACHE/mysql/stamp" ]] || ! command -v dpkg-deb >/dev/null && return
+  say "fetching a MySQL server into .cache/mysql"
+  quietly fetch-mysql "$ROOT/scripts/fetch-mysql" "$CACHE/mysql" ||
+    say "a MySQL server cannot be fetched: its tests are skipped"
 }
 
 # Poolers, a load generator, drivers of other languages; and a server's plug-in for ed25519.

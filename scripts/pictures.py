@@ -1,10 +1,11 @@
 """Make the docs' pictures from a real run of the demo.
 
-.venv/bin/python scripts/pictures.py [FOLDER]      docs/images, unless another is named
+.venv/bin/python scripts/pictures.py [FOLDER [MINUTES]]      docs/images, unless another is named
 
 The page by a real Chromium, as every agent serves it (without the demo's strip); the terminal as
 the demo, `headgate top` and `headgate status` draw it. What is seen is what there is. Takes some
-three minutes. docs/images' other pictures (idea, tiers, herd) are drawn by hand or by bench/.
+three minutes, and before that MINUTES (15) of real load, so that there is a history to show.
+docs/images' other pictures (idea, tiers, herd) are drawn by hand or by bench/.
 """
 
 from __future__ import annotations
@@ -15,17 +16,19 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
+from itertools import groupby
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from playwright.sync_api import Page, sync_playwright
 from rich.console import Console, RenderableType
 from rich.text import Text
 
 from headgate.cli.render import UNICODE
+from headgate.demo.agents import LAG_THRESHOLD_S
 from headgate.demo.live import (
     FRAME_S,
     HINTS,
@@ -36,7 +39,8 @@ from headgate.demo.live import (
     strip,
     views_of,
 )
-from headgate.demo.stage import Frame, Stage, set_up
+from headgate.demo.scenes.flood import REPLAY_SHARE
+from headgate.demo.stage import Frame, Scenery, Stage, set_up
 from headgate.tui.page import Moment, ScreenContext, compose
 from headgate.tui.paint import Lines
 from headgate.tui.poller import Poller
@@ -63,17 +67,19 @@ RULE = "/rules/new?kind=ratio&target=etl&ratio=0.5&for=30m&reason=INC-42"
 T = TypeVar("T")
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, warm_s: float) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with set_up(print, NO_GUIDE) as stage, showing(stage) as show, signed_in(stage) as page:
         camera = Camera(folder, stage, show, page)
         show.play(HEALTHY)
+        night(folder / "night.svg", show, warm_s)
         show.at_rejection(camera.overview)
         lagging = show.at_rejection(camera.screen)
         told = show.at_rejection(camera.commands)
         show.at_rejection(camera.top)
         show.until(lambda frame: not show.director.tour.busy)
-        camera.take("client", "/clients/etl:nightly")
+        camera.take("client", "/clients/etl:nightly?since=1h")
+        camera.take("metric", "/databases/main/metrics/lag")
         show.play(FAVOR)
         camera.rule()
         show.play(ROGUE)
@@ -149,6 +155,113 @@ class Show:
             and all(desk.told_by == name and desk.chunks for desk in frame.desks)
             and self.director.shown(frame).changing is None
         )
+
+
+# --- one night: lag against its threshold, and the jobs that are throttled and released ---------
+
+NIGHT_S = 75.0
+SETTLE_S = 12.0
+WARM_S = 15 * 60.0
+_W, _TOP, _LAG_H, _ROW = 960, 44, 150, 34
+_NIGHT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 {height}" role="img" \
+aria-labelledby="t d" font-family="system-ui, 'Liberation Sans', sans-serif" font-size="14">
+<title id="t">A shard under load</title>
+<desc id="d">{says}</desc>
+<style>
+.ground {{ fill: #ffffff }} .ink {{ fill: #1a1d21 }} .quiet {{ fill: #5b636e }}
+.b {{ font-weight: 700 }}
+.area {{ fill: #0b57c4; opacity: 0.16 }} .course {{ stroke: #0b57c4; fill: none; stroke-width: 2 }}
+.limit {{ stroke: #b3161b; stroke-width: 1.5; stroke-dasharray: 6 4 }} .bad {{ fill: #b3161b }}
+.go {{ fill: #1b6e32; opacity: 0.3 }} .stop {{ fill: #b3161b }} .axis {{ stroke: #d9dce1 }}
+@media (prefers-color-scheme: dark) {{ .ground {{ fill: #14171a }} .ink {{ fill: #e6e8eb }}
+.quiet {{ fill: #9aa4b0 }} .area {{ fill: #7db4ff }} .course {{ stroke: #7db4ff }}
+.bad {{ fill: #ff8f8a }} .limit {{ stroke: #ff8f8a }} .go {{ fill: #7fd796 }}
+.stop {{ fill: #ff8f8a }} .axis {{ stroke: #333a42 }} }}
+</style>
+<rect class="ground" width="960" height="{height}" rx="10"/>
+{body}
+</svg>
+"""
+
+
+class Look(NamedTuple):
+    at_s: float
+    lag_s: float | None
+    throttled: Mapping[str, bool]
+
+
+def night(path: Path, show: Show, warm_s: float) -> None:
+    """What the agents measured and answered, drawn as it was: the last part of a longer time, so
+    that the pages have a history."""
+    quiet_until = time.monotonic() + warm_s
+    while time.monotonic() < quiet_until:
+        show.play(FLOOD)
+        time.sleep(min(20.0, max(0.0, quiet_until - time.monotonic())))
+    stage = show.stage
+    stage.arrange(
+        Scenery(slow_share=REPLAY_SHARE, working=frozenset(job.name for job in stage.jobs))
+    )
+    time.sleep(SETTLE_S)
+    began, looks = time.monotonic(), list[Look]()
+    while (at_s := time.monotonic() - began) < NIGHT_S:
+        frame = show.frame
+        desks = {desk.name: desk.rejected_for_s is not None for desk in frame.desks if desk.heard}
+        looks.append(Look(at_s, frame.lag_s, desks))
+        time.sleep(0.25)
+    path.write_text(_night(looks))
+    print(f"drew {path.name}")
+
+
+def _night(looks: Sequence[Look]) -> str:
+    left, right, names = 190, _W - 24, sorted({name for look in looks for name in look.throttled})
+    top = max(LAG_THRESHOLD_S * 3, 0.1)
+
+    def x(at_s: float) -> float:
+        return round(left + (right - left) * at_s / NIGHT_S, 1)
+
+    def y(lag_s: float) -> float:
+        return round(_TOP + _LAG_H * (1 - min(1.0, lag_s / top)), 1)
+
+    points = [f"{x(one.at_s)} {y(one.lag_s)}" for one in looks if one.lag_s is not None]
+    base, limit = _TOP + _LAG_H, y(LAG_THRESHOLD_S)
+    body = [
+        f'<text class="ink b" x="24" y="{_TOP + 14}">replication lag</text>',
+        f'<text class="quiet" x="24" y="{_TOP + 34}">worst of two replicas</text>',
+        f'<path class="area" d="M{"L".join(points)}V{base}H{x(looks[0].at_s)}Z"/>',
+        f'<path class="course" d="M{"L".join(points)}"/>',
+        f'<line class="limit" x1="{left}" x2="{right}" y1="{limit}" y2="{limit}"/>',
+        f'<text class="bad" x="{left - 8}" y="{limit + 5}" text-anchor="end">'
+        f"threshold {LAG_THRESHOLD_S:g} s</text>",
+        f'<line class="axis" x1="{left}" x2="{right}" y1="{base}" y2="{base}"/>',
+    ]
+    for row, name in enumerate(names):
+        row_y = base + 24 + row * _ROW
+        body.append(f'<text class="ink" x="24" y="{row_y + 16}">{name}</text>')
+        for is_throttled, since, until in _stretches(looks, name):
+            word = "stop" if is_throttled else "go"
+            body.append(
+                f'<rect class="{word}" x="{x(since)}" y="{row_y}" '
+                f'width="{max(0.5, x(until) - x(since)):.1f}" height="22"/>'
+            )
+    end = base + 24 + len(names) * _ROW + 20
+    body.append(
+        f'<rect class="go" x="{left}" y="{end - 12}" width="14" height="14"/><text class="quiet" '
+        f'x="{left + 20}" y="{end}">admitted</text><rect class="stop" x="{left + 110}" '
+        f'y="{end - 12}" width="14" height="14"/><text class="quiet" x="{left + 130}" y="{end}">'
+        f'throttled until the replicas have caught up</text><text class="quiet" x="{right}" '
+        f'y="{end}" text-anchor="end">{NIGHT_S:g} s of ./scripts/demo, as measured</text>'
+    )
+    jobs = ", ".join(names)
+    says = f"Lag rises above its threshold; {jobs} are throttled, and admitted again below it."
+    return _NIGHT.format(height=end + 18, says=says, body="\n".join(body))
+
+
+def _stretches(looks: Sequence[Look], name: str) -> Iterator[tuple[bool, float, float]]:
+    """Whether it was throttled, from when, until when."""
+    mine = [(one.at_s, one.throttled[name]) for one in looks if name in one.throttled]
+    for is_throttled, group in groupby(mine, key=lambda one: one[1]):
+        times = [at_s for at_s, _ in group]
+        yield is_throttled, times[0], times[-1] + 0.3
 
 
 def _all_held(frame: Frame) -> bool:
@@ -258,4 +371,7 @@ def _save(path: Path, title: str, *parts: RenderableType) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/images"))
+    main(
+        Path(sys.argv[1]) if len(sys.argv) > 1 else Path("docs/images"),
+        float(sys.argv[2]) * 60 if len(sys.argv) > 2 else WARM_S,
+    )

@@ -1,13 +1,11 @@
-"""Check the words of everything that people read.  scripts/words.py [--update] [PATH…]
+"""Check the words of everything that people read.  scripts/words.py [PATH…]
 
 Docs, the page's templates, the string literals and comments of src/, the comments of deploy/ and
 examples/, and the comments and texts in C are compared with the vocabulary of
 docs/reference/glossary.md: no banned words, no British spellings, no requirement numbers, no
 sentence of more than 30 words, no term that the glossary lacks, no how-to of more than 80 lines.
 
-scripts/words.pending has the files that are not clean yet, each with its number of findings. A
-number may only fall: more findings fail the check, and so do fewer until --update records them. A
-file that is not listed has to be clean. With PATHs: print all of their findings.
+With PATHs: only their findings.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
-PENDING = ROOT / "scripts" / "words.pending"
 GLOSSARY = "docs/reference/glossary.md"
 MAX_WORDS = 30
 MAX_HOWTO_LINES = 80
@@ -258,52 +255,17 @@ def lengths(path: str) -> Iterator[Finding]:
             yield Finding(path, lines, "too long to follow: move edge cases to the reference")
 
 
-# ── The numbers of findings that are left ────────────────────────────────────
-
-
-def read_pending() -> dict[str, int]:
-    lines = PENDING.read_text().splitlines() if PENDING.exists() else []
-    return {path: int(count) for count, path in (line.split() for line in lines)}
-
-
-def write_pending(counts: dict[str, int]) -> None:
-    PENDING.write_text("".join(f"{count} {path}\n" for path, count in sorted(counts.items())))
-
-
-def complaints(found: dict[str, list[Finding]], pending: dict[str, int]) -> Iterator[str]:
-    """How the findings differ from what is recorded, in either direction."""
-    for path in sorted(found.keys() | pending.keys()):
-        now, recorded = len(found.get(path, ())), pending.get(path, 0)
-        if now > recorded:
-            yield f"{path}: {now} findings, {recorded} recorded:"
-            yield from (f"  {one}" for one in found[path])
-        elif now < recorded:
-            yield f"{path}: {now} findings, {recorded} recorded. Run: scripts/words.py --update"
-
-
 def main(arguments: list[str]) -> int:
     british, terms = british_spellings(), glossary_terms()
-    found = {
-        path: every
+    found = [
+        finding
         for path, texts in sources()
-        if (every := [*findings(path, texts, british, terms), *lengths(path)])
-    }
-    pending = read_pending()
-    if "--update" in arguments:
-        counts = {path: len(every) for path, every in found.items()}
-        if pending and sum(counts.values()) > sum(pending.values()):
-            print("the number of findings has grown: fix the new ones first", file=sys.stderr)
-            return 1
-        write_pending(counts)
-        return 0
-    if arguments:
-        asked = [one for path in arguments for one in found.get(path, ())]
-        print(*asked, sep="\n")
-        return 1 if asked else 0
-    lines = list(complaints(found, pending))
-    if lines:
-        print(*lines, sep="\n")
-    return 1 if lines else 0
+        if not arguments or path in arguments
+        for finding in (*findings(path, texts, british, terms), *lengths(path))
+    ]
+    for finding in found:
+        print(finding)
+    return 1 if found else 0
 
 
 if __name__ == "__main__":

@@ -13,14 +13,15 @@ from types import ModuleType
 
 import pytest
 
+from headgate.base.advice import Severity
 from headgate.base.declared import table_of
+from headgate.budgets.advice import advise
 from headgate.budgets.limits import (
     BUDGET_RULE_SETTINGS,
     BUDGET_SETTINGS,
     KEY_MEANINGS,
     POLICY_SETTINGS,
 )
-from headgate.budgets.lint import advise
 from headgate.budgets.parse import parse_budget, parse_policy
 from headgate.budgets.policy import SYSTEM_KEYS
 from headgate.changes.file_format import parse_file, read_document
@@ -31,7 +32,6 @@ from headgate.check.model import VERDICT_MEANINGS, Verdict
 from headgate.http.control import ROUTES, description
 from headgate.http.exposition import SERIES
 from headgate.metrics.builtins import BUILTINS
-from headgate.metrics.lint import Severity
 from headgate.metrics.model import Engine
 from headgate.metrics.samples import Cause
 from headgate.metrics.settings import METRIC_SETTINGS, parse_metric_settings
@@ -71,6 +71,29 @@ def page(name: str) -> str:
 @pytest.mark.parametrize("name", sorted(generator.PAGES))
 def test_reference_pages_are_what_the_code_says(name: str) -> None:
     assert page(name) == generator.render(name), "run scripts/generate_docs.py"
+
+
+def test_every_requirement_has_a_test_and_every_test_it_names_exists() -> None:
+    requirements = generator.requirements_page
+    text = requirements.PAGE.read_text()
+    sentences, named, cited = (
+        requirements.requirements(text),
+        requirements.named(text),
+        requirements.cited(),
+    )
+    assert sorted(sentences) == list(range(1, len(sentences) + 1)), "numbers are never reused"
+    assert not cited.keys() - sentences.keys(), "a test cites a requirement that is not there"
+    built = {n for n, one in sentences.items() if not one.startswith(requirements.PLANNED)}
+    assert not built - cited.keys(), "no test cites these requirements"
+    assert not built - named.keys(), "run scripts/generate_docs.py"
+    gone = [
+        f"R{number}: {path} {name}"
+        for number, files in named.items()
+        for path, names in files.items()
+        for name in names or [""]
+        if path not in cited.get(number, {}) or (name and name not in cited[number][path])
+    ]
+    assert not gone, "the page names tests that are gone: run scripts/generate_docs.py"
 
 
 def section(text: str, heading: str) -> str:

@@ -15,6 +15,7 @@ Print the map:  python -m tests.test_layers
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -38,12 +39,12 @@ class Room(NamedTuple):
 ROOMS: Mapping[str, Room] = {
     "base": Room(
         what="what every room uses: names, units, declared settings, strict JSON, clock, the ports",
-        pure="declared keyvalue names overlay places redaction traceparent units",
+        pure="advice declared keyvalue names overlay places redaction traceparent units",
         documents="problems prometheus strict",
     ),
     "metrics": Room(
         what="what is measured, by which settings; `probes/` reads one number at a time",
-        pure="builtins lint model samples settings",
+        pure="advice builtins model samples settings",
         doors="routes",
         uses="changes check rules",
     ),
@@ -91,7 +92,8 @@ ROOMS: Mapping[str, Room] = {
     ),
     "history": Room(
         what="who was throttled, when and why; starvation, rogue clients, replay",
-        pure="records replay replay_outcomes sessions starvation starvation_courses timeline",
+        pure="effects records replay replay_outcomes sessions starvation starvation_courses "
+        "timeline",
         documents="api unthrottled_api",
         doors="looking routes",
         uses="check rules",
@@ -99,11 +101,11 @@ ROOMS: Mapping[str, Room] = {
     "budgets": Room(
         what="statements that never check; `native/` is the C core, `pgext/` the way to the "
         "Postgres extension",
-        pure="admit ask bucket compiled consequences cost counterfactual difference explain "
-        "ledger limits lint matching parse policy readings sql_text traces",
+        pure="admit advice ask bucket compiled consequences cost counterfactual difference explain "
+        "identity ledger limits matching parse policy readings sql_text traces",
         documents="api replay_api",
         doors="replay_routes routes views",
-        uses="changes check rules",
+        uses="changes check history rules",
     ),
     "proxy": Room(
         what="the mind of `relay/`: which server, which budgets, what is released",
@@ -154,7 +156,7 @@ LAW: Mapping[str, frozenset[str]] = {
     "integrations": VALUES | {"client"},
     # Sends by the client's own HTTP, which bounds every size and every wait.
     "tracing": INSIDE | {"client", "http"},
-    "http": INSIDE | {"doors", "page", "present"},
+    "http": INSIDE | {"base.paths", "doors", "page", "present"},
     "page": INSIDE | {"doors", "http", "present"},
     "budgets.native": frozenset({"pure", "base.paths"}),
     "budgets.pgext": INSIDE | {"budgets.native"},
@@ -195,9 +197,13 @@ PURE_BANS = frozenset(
         "pathlib",
     }
 )
-# present makes view models of documents, with times as they are written there: it may read a
-# date, and never a clock.
-BANS: Mapping[str, frozenset[str]] = {"pure": PURE_BANS, "present": PURE_BANS - {"datetime"}}
+# present makes view models of documents, with times as they are written there, and base.declared
+# reads and writes these: they may handle a date, and never a clock.
+BANS: Mapping[str, frozenset[str]] = {
+    "pure": PURE_BANS,
+    "base.declared": PURE_BANS - {"datetime"},
+    "present": PURE_BANS - {"datetime"},
+}
 # What the SDK may load: the standard library, and nothing of the agent's.
 SDK_RINGS = ("client", "__init__", "errors", "version")
 
@@ -256,7 +262,7 @@ def offences(module: str, source: str) -> list[str]:
                 found.append(f"{module} ({ring}) imports {name} ({other})")
             elif ring == other == "service" and not _may_use(module, rest):
                 found.append(f"{module} uses a service of another room: {name}")
-        elif first in BANS.get(ring, frozenset()):
+        elif first in BANS.get(module, BANS.get(ring, frozenset())):
             found.append(f"{module} imports {first}: time, dice and I/O are arguments")
         elif ring in SDK_RINGS and first not in sys.stdlib_module_names | {"headgate"}:
             found.append(f"{module} imports {first}: the SDK needs the standard library only")
@@ -305,6 +311,8 @@ def test_no_room_is_allowed_more_than_it_uses() -> None:
         ("check.decide", "import time"),
         ("check.decide", "from headgate.check.board import Board"),
         ("base.names", "import asyncio.queues"),
+        ("base.names", "import datetime"),
+        ("base.declared", "import time"),
         ("check.answers", "from headgate.check.board import Board"),
         ("present.rules", "import time"),
         ("present.rules", "from headgate.cli import words"),
@@ -357,6 +365,28 @@ def room_map() -> str:
 def test_the_architecture_shows_this_map() -> None:
     shown = (ROOT / "ARCHITECTURE.md").read_text()
     assert room_map() in shown, "print it with: python -m tests.test_layers"
+
+
+def drawn_path() -> set[str]:
+    """The files of a fleet rule's path, as ARCHITECTURE.md names them."""
+    shown = (ROOT / "ARCHITECTURE.md").read_text()
+    found = re.search(r"A fleet's rule, (\d+) files \([^)]*\):(.*?)```", shown, re.DOTALL)
+    assert found is not None
+    source, last = ROOT / "src" / "headgate", ROOT
+    path = set[str]()
+    for name in re.findall(r"[a-z][a-z0-9_/]*", found[2]):
+        last = next(
+            (one for base in (source, last.parent) if (one := base / f"{name}.py").is_file()), ROOT
+        )
+        assert last != ROOT, f"{name} is no file"
+        path.add(str(last.relative_to(source).with_suffix("")))
+    assert len(path) == int(found[1])
+    return path
+
+
+def test_the_path_of_a_fleets_rule_names_files_that_are_there_and_is_short() -> None:
+    """tests/fleet/live/test_path.py has the trace."""
+    assert len(drawn_path()) <= 20
 
 
 if __name__ == "__main__":

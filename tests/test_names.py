@@ -1,4 +1,4 @@
-"""One name means one thing: no two public classes share a name, and a file that is named exists."""
+"""One name means one thing, and no class or function grows beyond what a reader can hold."""
 
 from __future__ import annotations
 
@@ -19,26 +19,25 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src"
 
 
-def public_classes(tree: ast.AST) -> Iterator[str]:
-    """Those that another module can import, also from under an `if` or a `try`."""
+def classes(tree: ast.AST) -> Iterator[str]:
+    """Those of a module, also from under an `if` or a `try`."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.ClassDef):
-            if not node.name.startswith("_"):
-                yield node.name
+            yield node.name
         elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.expr):
-            yield from public_classes(node)
+            yield from classes(node)
 
 
 def shared_names(sources: Mapping[str, str]) -> dict[str, list[str]]:
     """Each name that classes of several modules have, with these modules."""
     homes: dict[str, set[str]] = defaultdict(set)
     for module, source in sources.items():
-        for name in public_classes(ast.parse(source)):
+        for name in classes(ast.parse(source)):
             homes[name].add(module)
     return {name: sorted(modules) for name, modules in homes.items() if len(modules) > 1}
 
 
-def test_no_two_public_classes_share_a_name() -> None:
+def test_no_two_classes_share_a_name() -> None:
     paths = sorted((SOURCE / "headgate").rglob("*.py"))
     assert paths
     sources = {str(path.relative_to(SOURCE)): path.read_text() for path in paths}
@@ -62,13 +61,12 @@ def test_a_shared_name_is_found(other: str) -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        "class _Gate: ...",
         "from a import Gate",
         "def make():\n    class Gate: ...",
         "class Other:\n    class Gate: ...",
     ],
 )
-def test_private_inner_and_imported_classes_share_no_name(other: str) -> None:
+def test_inner_and_imported_classes_share_no_name(other: str) -> None:
     assert shared_names({"a.py": "class Gate: ...", "b.py": other}) == {}
 
 
@@ -197,3 +195,115 @@ def test_the_tests_that_take_longest_are_where_their_list_says() -> None:
     files = [str(path.relative_to(ROOT)) for path in (ROOT / "tests").rglob("test_*.py")]
     gone = [name for name in LONGEST if not any(file.startswith(name) for file in files)]
     assert gone == []
+
+
+# ── Sizes ────────────────────────────────────────────────────────────────────
+
+MOST_FIELDS = 15
+MOST_VALUES = 24
+"""Fields of a class without state: a frozen value, or a document as it is sent."""
+MOST_METHODS = 20
+MOST_PARAMETERS = 8
+MOST_LINES = 70
+"""Of a function; of a file, where it has a reason to be long."""
+MOST_LINES_OF_A_FILE = 900
+LARGER = {
+    "headgate.settings.sections.AgentSettings": "one field per setting of [agent]",
+    "headgate.rules.api.RuleDoc": "one field per fact that the API promises about a rule",
+    "headgate.client.gate.Gate.__init__": "the SDK's settings, all of them keywords",
+    "headgate.client.answers.Answer.__init__": "the SDK's answer, which tests of users build",
+    "headgate.client.sync_client.Client.chunks": "the loop's settings and the check's",
+    "headgate.client.sync_client.Client.ranges": "the loop's settings and the check's",
+    "headgate.client.async_client.AsyncClient.chunks": "as Client.chunks",
+    "headgate.client.async_client.AsyncClient.ranges": "as Client.ranges",
+    "headgate.changes.follower.LogFollower": "one state machine; its parts share every field",
+    "headgate.changes.exchange.Exchange": "both ends of the exchange, one method per message",
+    "headgate.changes.exchange.Partner": "what is known of one other agent",
+}
+"""What is larger, and why. Nothing else may be; whatever has shrunk is taken out."""
+
+
+def fields_of(node: ast.ClassDef) -> tuple[set[str], bool]:
+    """The attributes of a class, and whether it has state, which its methods assign."""
+    declared = {
+        child.target.id
+        for child in node.body
+        if isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name)
+        if "ClassVar" not in ast.dump(child.annotation)
+    }
+    assigned = {
+        part.attr
+        for part in ast.walk(node)
+        if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store)
+        if isinstance(part.value, ast.Name) and part.value.id == "self"
+    }
+    return declared | assigned, bool(assigned)
+
+
+def parameters_of(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    given = node.args.posonlyargs + node.args.args + node.args.kwonlyargs
+    return sum(one.arg not in ("self", "cls") for one in given)
+
+
+def oversized(name: str, tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """What is too large in a module or a class, by its name, with how large it is."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            own = f"{name}.{node.name}"
+            fields, has_state = fields_of(node)
+            methods = sum(
+                isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) for child in node.body
+            )
+            if len(fields) > (MOST_FIELDS if has_state else MOST_VALUES):
+                yield own, f"{len(fields)} fields"
+            if methods > MOST_METHODS:
+                yield own, f"{methods} methods"
+            yield from oversized(own, node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            own = f"{name}.{node.name}"
+            lines = (node.end_lineno or 0) - node.lineno + 1
+            if (count := parameters_of(node)) > MOST_PARAMETERS:
+                yield own, f"{count} parameters"
+            if lines > MOST_LINES:
+                yield own, f"{lines} lines"
+            yield from oversized(own, node)
+        elif not isinstance(node, ast.expr):
+            yield from oversized(name, node)
+
+
+def test_no_class_and_no_function_is_too_large() -> None:
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in sorted((SOURCE / "headgate").rglob("*.py")):
+        source = path.read_text()
+        module = ".".join(path.relative_to(SOURCE).with_suffix("").parts)
+        if (lines := source.count("\n")) > MOST_LINES_OF_A_FILE:
+            found[module].append(f"{lines} lines")
+        for name, size in oversized(module, ast.parse(source)):
+            found[name].append(size)
+    assert {name: sizes for name, sizes in found.items() if name not in LARGER} == {}
+    assert [name for name in LARGER if name not in found] == [], "no longer too large"
+
+
+@pytest.mark.parametrize(
+    ("source", "size"),
+    [
+        ("class A:\n" + "".join(f"    a{n}: int\n" for n in range(25)), "25 fields"),
+        (
+            "class A:\n    def __init__(self):\n"
+            + "".join(f"        self.a{n} = 1\n" for n in range(16)),
+            "16 fields",
+        ),
+        ("class A:\n" + "".join(f"    def a{n}(self): ...\n" for n in range(21)), "21 methods"),
+        ("if True:\n    def a(b, c, d, e, f, g, h, /, i, *, j): ...", "9 parameters"),
+        ("def a():\n" + "    pass\n" * 70, "71 lines"),
+    ],
+)
+def test_what_is_too_large_is_found(source: str, size: str) -> None:
+    assert [found for _, found in oversized("module", ast.parse(source))] == [size]
+
+
+def test_what_is_just_small_enough_is_not_found() -> None:
+    fields = "".join(f"        self.a{n} = 1\n" for n in range(15))
+    methods = "".join(f"    def a{n}(self, b, c, d, e, f, g, h, i): ...\n" for n in range(19))
+    source = f"class A:\n    def __init__(self):\n{fields}{methods}"
+    assert list(oversized("module", ast.parse(source))) == []

@@ -46,6 +46,14 @@ static void take_and_settle(bench *self)
     hg_settle(self->region, &holding, 600 + self->now_ns % 64, false, self->now_ns - 500);
 }
 
+/* A known pattern and plan shape, another plan cost each time. */
+static void estimate(bench *self)
+{
+    hg_ask ask = {.plan_cost = 8.44 + (double) (self->now_ns % 1024), .pattern = 12345, .shape = 7};
+
+    self->now_ns += hg_estimate(self->region, &ask).mean_ns % 7 + 1;
+}
+
 static double quickest_ns(bench *self, void (*step)(bench *))
 {
     double least = 1e18;
@@ -76,13 +84,35 @@ static void measure(uint32_t budgets, bool planned, const char *name)
         set_bucket(budget_in(&self.policy, i), 50000, 600000);
         set_workers(budget_in(&self.policy, i), 10);
     }
-    seal(&self.policy);
+    sign_policy(&self.policy);
     assert(hg_publish(self.region, &self.policy, policy_in(&self.policy)->length, false, 0)
            == NULL);
     match_all(&self.policy, budgets, &self.matches);
     enter_ns = quickest_ns(&self, enter_and_leave);
     printf("%s: %.0f ns to take and settle; %.0f ns to enter and leave\n", name,
            quickest_ns(&self, take_and_settle), enter_ns);
+    free(self.region);
+}
+
+static void measure_estimate(void)
+{
+    static bench self;
+    hg_sizes sizes = small_sizes();
+    hg_answer answer;
+    hg_holding holding;
+
+    self.region = make_region(&sizes);
+    make_policy(&self.policy, 0, 0);
+    seal(&self.policy);
+    assert(hg_publish(self.region, &self.policy, policy_in(&self.policy)->length, false, 0)
+           == NULL);
+    for (uint32_t i = 0; i < 100; i++) {
+        hg_ask ask = {.plan_cost = 8 + i * i, .pattern = 12345, .shape = 7, .workers = 1};
+
+        hg_take(self.region, policy_in(&self.policy), &self.matches, &ask, &answer, &holding);
+        hg_settle(self.region, &holding, 5000 * (8 + i * i) * (1 + i % 3), false, i);
+    }
+    printf("a known pattern: %.0f ns to estimate\n", quickest_ns(&self, estimate));
     free(self.region);
 }
 
@@ -93,5 +123,6 @@ int main(void)
     measure(3, false, "3 budgets, cost given");
     measure(3, true, "3 budgets");
     measure(8, true, "8 budgets");
+    measure_estimate();
     return 0;
 }

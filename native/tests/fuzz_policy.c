@@ -17,7 +17,7 @@ static const char *const documents[] = {
     "{'match':{'application_name':'','tag.a':'1','tag.b':'2','tag.c':'3'}},"
     "{'each':['username','database','application_name','remote_address']}]}]}"};
 
-static void seal(hg_policy *policy, size_t length)
+static void sign_policy(hg_policy *policy, size_t length)
 {
     memcpy(policy->magic, HG_POLICY_MAGIC, 8);
     policy->format = HG_POLICY_FORMAT;
@@ -66,7 +66,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     policy = malloc(from->length);
     memcpy(policy, from->policy, from->length);
     apply_edits(policy, from->length, data + 1, size - 1);
-    seal(policy, from->length);
+    sign_policy(policy, from->length);
     dice_state = size;
     if (hg_policy_check(policy, from->length) == NULL) {
         passed++;

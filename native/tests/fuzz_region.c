@@ -47,7 +47,7 @@ static void begin_policy(void)
     set_bucket(budget_in(&policy, 0), 10000, 100000);
     budget_in(&policy, 1)->set |= HG_SET_MAX_WORKERS;
     budget_in(&policy, 1)->max_workers = 1;
-    seal(&policy);
+    sign_policy(&policy);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

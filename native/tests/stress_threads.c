@@ -68,7 +68,7 @@ static void publish(test_policy *policy)
     budget_in(policy, 3)->mode = HG_MODE_WARN;
     for (uint32_t i = 0; i < 4; i++)
         budget_in(policy, i)->penalty_ms = (uint32_t) version % 1000;
-    seal(policy);
+    sign_policy(policy);
     why = hg_publish(region, policy, policy_in(policy)->length, false, 0);
     assert(why == NULL || hg_publish_again(why) || strstr(why, "not newer") != NULL);
 }
@@ -109,10 +109,16 @@ static hg_ask choose_ask(uint64_t *state)
                     .flags = HG_COST_GIVEN | (dice(state, 4) ? 0 : HG_NO_DELAY)};
 }
 
+static bool is_of(const hg_holding_one *one, const hg_policy *policy, uint32_t budget)
+{
+    return one->count != 0
+           && hg_counts_in(region)[one->count - 1].key == hg_budgets_of(policy)[budget].key;
+}
+
 static bool holds(const hg_holding *holding, const hg_policy *policy, uint32_t budget)
 {
     for (uint32_t i = 0; i < holding->count; i++)
-        if (holding->at[i].budget_key == hg_budgets_of(policy)[budget].key)
+        if (is_of(&holding->at[i], policy, budget))
             return true;
     return false;
 }
@@ -120,7 +126,7 @@ static bool holds(const hg_holding *holding, const hg_policy *policy, uint32_t b
 static bool is_counted(const hg_holding *holding, const hg_policy *policy, uint32_t budget)
 {
     for (uint32_t i = 0; i < holding->count; i++)
-        if (holding->at[i].budget_key == hg_budgets_of(policy)[budget].key)
+        if (is_of(&holding->at[i], policy, budget))
             return holding->at[i].counted;
     return false;
 }

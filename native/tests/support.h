@@ -30,7 +30,7 @@ static inline hg_budget *budget_in(test_policy *policy, uint32_t index)
     return (hg_budget *) (policy->bytes + policy_in(policy)->budgets.offset) + index;
 }
 
-static inline void seal(test_policy *policy)
+static inline void sign_policy(test_policy *policy)
 {
     hg_policy *head = policy_in(policy);
 
@@ -78,6 +78,7 @@ static inline void make_policy(test_policy *policy, uint32_t budgets, uint64_t v
     head->keys = (hg_section) {keys_at, HG_SYSTEM_KEYS};
     head->rules = head->conditions = head->eaches = head->pairs = head->slots = none;
     head->candidates = head->always = head->masks = head->exempt = head->strings = none;
+    head->identity = head->gates = none;
     put_keys(policy);
     for (uint32_t i = 0; i < budgets; i++) {
         hg_budget *budget = budget_in(policy, i);
@@ -90,7 +91,7 @@ static inline void make_policy(test_policy *policy, uint32_t budgets, uint64_t v
         budget->max_delayed = 8;
     }
     head->length = (strings_at + head->strings.count + 7) / 8 * 8;
-    seal(policy);
+    sign_policy(policy);
 }
 
 static inline void set_bucket(hg_budget *budget, uint32_t rate_mpct, uint32_t capacity_mpcts)

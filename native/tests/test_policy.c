@@ -7,7 +7,7 @@ static const char document[]
       "{'name':'b','when':'unhealthy','rules':[{'match':{'remote_address':'10.0.0.0/8'},"
       "'each':['tag.t','query']},{'each':['tag.x']}]}]}";
 
-static void seal(hg_policy *policy)
+static void sign_policy(hg_policy *policy)
 {
     policy->crc = 0;
     policy->crc = hg_crc32(0, policy, policy->length);
@@ -48,7 +48,7 @@ static void test_any_bit_flipped(void)
         char *base = (char *) policy;                                                              \
         (void) base;                                                                               \
         statement;                                                                                 \
-        seal(policy);                                                                              \
+        sign_policy(policy);                                                                       \
         assert(hg_policy_check(policy, one.length) != NULL);                                       \
         free(policy);                                                                              \
     } while (0)

@@ -78,7 +78,7 @@ static void a_pinned_region_is_found_by_a_copy_of_its_places(void)
     hg_process_gone(region, 7);
     make_policy(&policy, 1, 7);
     set_bucket(budget_in(&policy, 0), 10000, 100000);
-    seal(&policy);
+    sign_policy(&policy);
     match_all(&policy, 1, &matches);
     hg_take(region, policy_in(&policy), &matches, &ask, &answer, &holding);
     assert(answer.verdict == HG_RUN && holding.count == 1);
@@ -234,7 +234,7 @@ static void off_and_disabled_decide_nothing(void)
 
     make_policy(&policy, 1, 1);
     policy_in(&policy)->flags = HG_POLICY_OFF;
-    seal(&policy);
+    sign_policy(&policy);
     assert(hg_publish(region, &policy, policy_in(&policy)->length, false, 0) == NULL);
     assert(hg_enter(region, 0) == NULL);
     assert(atomic_load(&hg_seats_in(region)[0].using_area) == 0);

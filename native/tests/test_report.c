@@ -27,26 +27,29 @@ static void test_each_limit(void)
 
     says(
         &report, OF "concurrency limit: 2 of 3 workers are in use",
-        "budget=etl limit=concurrency estimate_ms=0.000 used=2 bound=3 retry_after_ms=101 policy_version=12",
+        "budget=etl limit=concurrency estimate_ms=0.000 p90_ms=0.000 used=2 bound=3 retry_after_ms=101 policy_version=12",
         "Retry in 101 ms.");
     report.limit = HG_BUCKET;
     report.used = 3900 * MS;
     report.bound = 4 * SECOND;
     report.estimate_ns = 250 * MS;
+    report.p90_ns = 400 * MS;
     strcpy(report.bucket, "t=a b%\n");
     says(
         &report,
         OF "capacity limit: debt is 3.900 s of CPU, this statement needs 0.250 s, 4.000 s allowed",
-        "budget=etl limit=capacity estimate_ms=250.000 used_ms=3900.000 bound_ms=4000.000 retry_after_ms=101 "
+        "budget=etl limit=capacity estimate_ms=250.000 p90_ms=400.000 used_ms=3900.000 bound_ms=4000.000 retry_after_ms=101 "
         "bucket=t=a%20b%25%0A policy_version=12",
         "Retry in 101 ms.");
     report.limit = HG_QUERY;
     report.bucket[0] = '\0';
-    report.used = report.estimate_ns = 5 * SECOND;
+    report.used = report.p90_ns = 5 * SECOND;
+    report.estimate_ns = 3 * SECOND;
     report.retry_ns = HG_NEVER;
     says(
-        &report, OF "per-query limit: estimated 5.000 s of CPU, 4.000 s allowed",
-        "budget=etl limit=burst estimate_ms=5000.000 used_ms=5000.000 bound_ms=4000.000 retry_after_ms=never "
+        &report,
+        OF "per-query limit: 9 of 10 executions need at most 5.000 s of CPU, 4.000 s allowed",
+        "budget=etl limit=burst estimate_ms=3000.000 p90_ms=5000.000 used_ms=5000.000 bound_ms=4000.000 retry_after_ms=never "
         "policy_version=12",
         "The estimate is over the limit: make the statement cheaper, or raise the budget's limit.");
 }
@@ -98,7 +101,7 @@ static void test_of_a_decision(void)
     says(
         &report,
         "[HEADGATE] Traffic Control: budget \"b0\": concurrency limit: 0 of 0 workers are in use",
-        "budget=b0 limit=concurrency estimate_ms=1.000 used=0 bound=0 retry_after_ms=never bucket=t=?x "
+        "budget=b0 limit=concurrency estimate_ms=1.000 p90_ms=1.000 used=0 bound=0 retry_after_ms=never bucket=t=?x "
         "policy_version=7",
         "The budget's limit is 0, so it blocks every statement: ask who set it, or raise the limit.");
     assert(!report.runs && !report.near_limit && !report.is_trial);

@@ -29,6 +29,7 @@ typedef struct Wait
 {
 	uint64		budget_key;		/* 0: nobody */
 	uint64		waited_ns;
+	uint32		dice;			/* for rules by ratio: below HG_ALL */
 } Wait;
 
 bool
@@ -62,6 +63,7 @@ ask_for(const GateStatement *statement, uint32 flags, uint64 now_ns)
 		.database = MyDatabaseId,
 		.workers = statement->workers,
 		.flags = flags,
+		.shape = statement->shape,
 	};
 }
 
@@ -77,6 +79,77 @@ fill_report(GateReport *report, const hg_policy *policy, const hg_matches *match
 	bucket[gate_clean(bucket, strlen(bucket))] = '\0';
 }
 
+/* ── Rules on clients ─────────────────────────────────────────────────────── */
+
+static void
+count_client(const hg_matches *matches, Step step, uint64 budget_key)
+{
+	hg_tally   *tally = hg_tally_at(gate_region, matches->client);
+
+	if (tally == NULL)
+		return;
+	if (step != STEP_BLOCKED)
+		hg_add(&tally->admitted, 1);
+	else if (budget_key == 0)
+		hg_add(&tally->by_rule, 1);
+	else
+	{
+		hg_add(&tally->by_budget, 1);
+		atomic_store_explicit(&tally->last_budget, budget_key, memory_order_relaxed);
+	}
+}
+
+static void
+copy_string(const hg_policy *policy, hg_string from, char *to, size_t room)
+{
+	size_t		length = Min(from.length, room - 1);
+
+	memcpy(to, gate_string(policy, from), length);
+	to[gate_clean(to, length)] = '\0';
+}
+
+static void
+fill_rule_report(GateReport *report, const hg_policy *policy, const hg_gate *gate, uint32 client)
+{
+	const hg_tally *tally = hg_tally_at(gate_region, client);
+	bool		ends = gate->ratio == HG_ALL && gate->until_ms != PG_INT64_MAX;
+
+	memset(report, 0, sizeof *report);
+	report->by_rule = true;
+	report->said.budget_key = gate->token;	/* lines in the log are counted by it */
+	strlcpy(report->client, client == 0 || tally == NULL ? "others" : tally->name,
+			sizeof report->client);
+	copy_string(policy, gate->reason, report->reason, sizeof report->reason);
+	report->ratio = (double) gate->ratio / HG_ALL;
+	report->retry_ms = gate->ratio != HG_ALL ? 1000
+		: ends ? Max(gate->until_ms - gate_clock_us / 1000, 50) : 0;
+}
+
+/* Whether a rule blocks it. `dice`: thrown once for a statement; HG_ALL: not at all, so that a hold alone
+ * does. A client that holds locks may go on. */
+static bool
+is_held(const hg_policy *policy, const hg_matches *matches, uint32 flags, uint32 dice,
+		GateReport *report)
+{
+	const hg_gate *gate;
+	hg_tally   *tally;
+
+	if (likely(matches->gate == HG_NO_GATE))
+		return false;
+	gate = hg_gate_at(policy, matches->gate);
+	if (gate->kind != HG_GATE_REJECTS || (gate->ratio != HG_ALL && dice >= gate->ratio))
+		return false;
+	if ((flags & (HG_IN_TRANSACTION | HG_MUST_RUN)) != 0)
+	{
+		tally = hg_tally_at(gate_region, matches->client);
+		if (tally != NULL && dice != HG_ALL)
+			hg_add(&tally->passed, 1);
+		return false;
+	}
+	fill_rule_report(report, policy, gate, matches->client);
+	return true;
+}
+
 /* ── Block ──────────────────────────────────────────────────────────────── */
 
 /* Still inside the policy: counts, and finds a place to be held in for a moment. */
@@ -90,7 +163,7 @@ prepare_block(GateReport *report, const hg_policy *policy, const hg_matches *mat
 	hg_count_block(gate_region, policy, matches, answer, (ask->flags & HG_EARLY) != 0,
 					 gate_clock_us / 1000);
 	fill_report(report, policy, matches, ask, answer);
-	if (penalty_ms == 0 || (ask->flags & HG_IN_TRANSACTION) != 0)
+	if (penalty_ms == 0 || gate_has_run())
 		return;
 	report->sleeps = hg_sleep_begin(gate_region, policy, match->budget);
 	report->sleep_ns = (uint64) penalty_ms * 1000000;
@@ -99,7 +172,7 @@ prepare_block(GateReport *report, const hg_policy *policy, const hg_matches *mat
 static void
 block(const GateStatement *statement, GateReport *report)
 {
-	if (report->said.is_trial && OidIsValid(statement->unanalyzed))
+	if (!report->by_rule && report->said.is_trial && OidIsValid(statement->unanalyzed))
 		gate_relation_name(statement->unanalyzed, report->unanalyzed,
 						   sizeof report->unanalyzed);
 	note_trouble();
@@ -142,7 +215,14 @@ look(const GateStatement *statement, uint32 flags, GateReport *report)
 		return STEP_FREE;
 	session = gate_session(policy);
 	matches = session == NULL ? NULL : gate_match(policy, session, statement);
-	if (matches != NULL && matches->count > 0)
+	if (matches != NULL && is_held(policy, matches, flags, HG_ALL, report))
+	{
+		hg_add_own(&gate_seat_of(gate_seat)->statements, 1);
+		count_seat(matches);
+		count_client(matches, STEP_BLOCKED, 0);
+		step = STEP_BLOCKED;
+	}
+	else if (matches != NULL && matches->count > 0)
 	{
 		ask = ask_for(statement, flags, gate_now_ns());
 		hg_check(gate_region, policy, matches, &ask, &answer);
@@ -153,6 +233,7 @@ look(const GateStatement *statement, uint32 flags, GateReport *report)
 			hg_add_own(&gate_seat_of(gate_seat)->statements, 1);
 			count_seat(matches);
 			prepare_block(report, policy, matches, &ask, &answer);
+			count_client(matches, STEP_BLOCKED, report->said.budget_key);
 		}
 	}
 	gate_leave();
@@ -229,13 +310,18 @@ take(const GateStatement *statement, uint32 flags, uint64 now_ns, Wait *wait, hg
 	if (session == NULL && gate_bypassed())
 		hg_add_own(&gate_seat_of(gate_seat)->bypassed, 1);
 	matches = session == NULL ? NULL : gate_match(policy, session, statement);
-	if (matches != NULL && matches->count > 0)
+	if (matches != NULL && is_held(policy, matches, flags, wait->dice, report))
+		step = STEP_BLOCKED;
+	else if (matches != NULL && matches->count > 0)
 	{
 		ask = ask_for(statement, flags, now_ns);
 		step = decide(statement, policy, matches, &ask, wait, holding, report);
 	}
 	if (matches != NULL && wait->waited_ns == 0 && step != STEP_AGAIN)
 		count_seat(matches);
+	if (matches != NULL && step != STEP_AGAIN && step != STEP_WAIT)
+		count_client(matches, step, step == STEP_BLOCKED && !report->by_rule
+					 ? report->said.budget_key : 0);
 	gate_leave();
 	return step;
 }
@@ -252,11 +338,21 @@ wait_for_room(Wait *wait, const GateReport *report, uint64 *now_ns)
 	gate_identify();
 }
 
+/* Not for secrets. */
+static uint32
+throw_dice(uint64 now_ns)
+{
+	static uint64 state = 0;
+
+	state = (state ^ now_ns ^ ((uint64) MyProcPid << 40)) * UINT64CONST(0x9e3779b97f4a7c15);
+	return Min((uint32) (state >> 32), HG_ALL - 1);
+}
+
 GateVerdict
 gate_admit(const GateStatement *statement, uint64 *now_ns, hg_holding *holding,
 		   GateReport *report)
 {
-	Wait		wait = {0};
+	Wait		wait = {.dice = throw_dice(*now_ns)};
 	uint32		flags = statement->flags;
 	Step		step;
 
@@ -295,12 +391,11 @@ gate_charge(const GateStatement *statement, uint64 cost_ns)
 	gate_leave();
 }
 
-/* What runs because of a COMMIT cannot be stopped without losing the transaction. Its budgets let
- * it pass as they do inside one; those that would block even there are not charged. */
+/* What runs because of a COMMIT cannot be stopped without losing the transaction. */
 bool
 gate_admit_always(const GateStatement *statement, uint64 now_ns, hg_holding *holding)
 {
-	uint32		flags = statement->flags | HG_IN_TRANSACTION | HG_NO_DELAY;
+	uint32		flags = statement->flags | HG_MUST_RUN;
 	const hg_policy *policy;
 	const GateSession *session;
 	const hg_matches *matches;

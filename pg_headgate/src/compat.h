@@ -1,11 +1,11 @@
 /*
- * compat.h: where Postgres 14 to 18 differ in what we use. No other file asks for the version.
+ * compat.h: where Postgres 14 to 19 differ in what we use. No other file asks for the version.
  */
 #ifndef GATE_COMPAT_H
 #define GATE_COMPAT_H
 
-#if PG_VERSION_NUM < 140000 || PG_VERSION_NUM >= 190000
-#error "pg_headgate is made for Postgres 14 to 18"
+#if PG_VERSION_NUM < 140000 || PG_VERSION_NUM >= 200000
+#error "pg_headgate is made for Postgres 14 to 19"
 #endif
 #ifdef EXEC_BACKEND
 #error "pg_headgate relies on fork: what the postmaster maps, its children inherit"
@@ -28,6 +28,19 @@
 #else
 #define GATE_RUN_PARAMETERS uint64 count, bool execute_once
 #define GATE_RUN_ARGUMENTS count, execute_once
+#endif
+
+/* Arguments of the planner after the query, and what an analyzed query has been jumbled to. */
+#if PG_VERSION_NUM >= 190000
+#define GATE_PLAN_PARAMETERS const char *text, int options, ParamListInfo parameters, \
+	ExplainState *explain
+#define GATE_PLAN_ARGUMENTS text, options, parameters, explain
+#define standard_conforming_strings true	/* it is never off any more */
+typedef const JumbleState GateJumble;
+#else
+#define GATE_PLAN_PARAMETERS const char *text, int options, ParamListInfo parameters
+#define GATE_PLAN_ARGUMENTS text, options, parameters
+typedef JumbleState GateJumble;
 #endif
 
 #if PG_VERSION_NUM >= 170000

@@ -45,6 +45,8 @@ static uint64 planned_id = 0;
 static uint64 planned_since_ns = 0;
 
 static LocalTransactionId has_run_in = InvalidLocalTransactionId;
+static LocalTransactionId begun_as = InvalidLocalTransactionId;
+static bool chained = false;
 
 bool
 gate_decides(void)
@@ -52,10 +54,30 @@ gate_decides(void)
 	return MyBackendType == B_BACKEND && gate_region != NULL && !am_walsender;
 }
 
+/* A transaction that the client has begun. Strings of several statements and pipelines are none: to
+ * block one of their statements loses no more than the string. AND CHAIN begins the one after this. */
+void
+gate_note_transaction(const TransactionStmt *statement)
+{
+	if (statement->kind == TRANS_STMT_BEGIN || statement->kind == TRANS_STMT_START)
+		begun_as = gate_lxid();
+	else if (statement->kind == TRANS_STMT_COMMIT || statement->kind == TRANS_STMT_ROLLBACK)
+		chained = statement->chain;
+}
+
 void
 gate_note_run(void)
 {
 	has_run_in = gate_lxid();
+	if (unlikely(chained))
+		begun_as = has_run_in;
+	chained = false;
+}
+
+bool
+gate_has_run(void)
+{
+	return has_run_in != InvalidLocalTransactionId && has_run_in == gate_lxid();
 }
 
 void
@@ -67,37 +89,34 @@ gate_note_end(void)
 uint32
 gate_transaction_flags(void)
 {
-	bool		inside = has_run_in != InvalidLocalTransactionId && has_run_in == gate_lxid();
-
-	return inside ? HG_IN_TRANSACTION : 0;
+	return gate_has_run() && begun_as == has_run_in ? HG_IN_TRANSACTION : 0;
 }
 
 /* ── Query ids ────────────────────────────────────────────────────────────── */
 
 static bool asked_for_ids = false;
 
-/* They cost more than all else we do, so they are asked for when there is a policy to need them.
+/* They cost more than all else we do, so they are asked for when there is a rule to need them.
  * What was prepared before that has none: it is analyzed again at its next use. */
 static void
 ask_for_query_ids(void)
 {
 	bool		had_them = IsQueryIdEnabled();
 
-	if (likely(asked_for_ids))
-		return;
 	EnableQueryId();
 	asked_for_ids = true;
 	if (!had_them && IsQueryIdEnabled())
 		ResetPlanCache();
 }
 
-/* The first statement that there is a policy for. */
+/* The first statement that there may be a rule for. */
 static void
 identify(Query *query, const char *text)
 {
 	gate_sit();
 	gate_watch(GetCurrentStatementStartTimestamp());
-	if (gate_nothing_in_force())
+	/* After an error nothing but the transaction's end is analyzed, and the catalogs are out of reach. */
+	if (gate_nothing_in_force() || !IsTransactionState() || gate_is_free())
 		return;
 	ask_for_query_ids();
 	if (IsQueryIdEnabled())
@@ -105,7 +124,7 @@ identify(Query *query, const char *text)
 }
 
 static void
-on_analyze(ParseState *state, Query *query, JumbleState *jumble)
+on_analyze(ParseState *state, Query *query, GateJumble *jumble)
 {
 	if (unlikely(!asked_for_ids) && query->queryId == 0 && gate_level == 0 && gate_decides())
 		identify(query, state->p_sourcetext);
@@ -130,10 +149,13 @@ gate_free_and_counted(void)
 
 	if (gate_nothing_in_force())
 		return true;
-	ask_for_query_ids();
 	hg_add_own(&seat->statements, 1);
-	if (!gate_surely_free())
+	if (!gate_is_free())
+	{
+		if (unlikely(!asked_for_ids))
+			ask_for_query_ids();
 		return false;
+	}
 	if (gate_bypassed())
 		hg_add_own(&seat->bypassed, 1);
 	return true;
@@ -210,14 +232,13 @@ charge_planning(const Query *query, const char *text, uint64 began_ns)
 }
 
 static PlannedStmt *
-plan_charged(planner_hook_type plan, Query *query, const char *text, int options,
-			 ParamListInfo parameters, uint64 began_ns)
+plan_charged(planner_hook_type plan, uint64 began_ns, Query *query, GATE_PLAN_PARAMETERS)
 {
 	PlannedStmt *planned;
 
 	PG_TRY();
 	{
-		planned = plan(query, text, options, parameters);
+		planned = plan(query, GATE_PLAN_ARGUMENTS);
 	}
 	PG_CATCH();
 	{
@@ -233,7 +254,7 @@ plan_charged(planner_hook_type plan, Query *query, const char *text, int options
 /* The level is not raised here: what functions run while a statement is planned, they run by SPI or as
  * SQL functions, and so are no top statements. */
 static PlannedStmt *
-on_plan(Query *query, const char *text, int options, ParamListInfo parameters)
+on_plan(Query *query, GATE_PLAN_PARAMETERS)
 {
 	planner_hook_type plan = next_planner != NULL ? next_planner : standard_planner;
 	PlannedStmt *planned;
@@ -242,8 +263,8 @@ on_plan(Query *query, const char *text, int options, ParamListInfo parameters)
 	if (gate_level == 0 && gate_decides() && plans_top_statement(text))
 		began_ns = decide_early(query, text);
 	if (began_ns != 0)
-		return plan_charged(plan, query, text, options, parameters, began_ns);
-	planned = plan(query, text, options, parameters);
+		return plan_charged(plan, began_ns, query, GATE_PLAN_ARGUMENTS);
+	planned = plan(query, GATE_PLAN_ARGUMENTS);
 	planned_since_ns = 0;
 	return planned;
 }
@@ -301,6 +322,7 @@ gate_planned(const QueryDesc *desc)
 		/* Until 17, plans inside CREATE TABLE AS and DECLARE have no id of their own. */
 		.query_id = plan->queryId != 0 ? (uint64) plan->queryId : gate_outer.query_id,
 		.plan_cost = gate_plan_cost(plan),
+		.shape = gate_shape_of(plan),
 		.unanalyzed = gate_unanalyzed(plan),
 		.workers = gate_workers_of(plan),
 		.flags = gate_transaction_flags(),
@@ -312,10 +334,6 @@ check_before_start(const QueryDesc *desc, bool declares)
 {
 	GateStatement statement;
 
-	/* By the clock of the last statement: later there is no more trouble than then. */
-	if (likely(!declares && !gate_in_trouble()
-			   && (gate_nothing_in_force() || !gate_may_be_shut())))
-		return;
 	gate_sit();
 	gate_watch(GetCurrentStatementStartTimestamp());
 	if (is_free() || !(declares || gate_in_trouble() || gate_may_be_shut()))
@@ -334,24 +352,44 @@ remember_cursor(QueryDesc *desc)
 	gate_begin_held(running, desc, &statement, desc->estate->es_query_cxt);
 }
 
-/* Neither is it here: to prune partitions, only such functions are run. */
-static void
-on_start(QueryDesc *desc, int flags)
+/* Nothing to do here for most: by the clock of the last statement, for later there is no more trouble
+ * than then. */
+static bool
+starts_quietly(void)
 {
-	ExecutorStart_hook_type start = next_start != NULL ? next_start : standard_ExecutorStart;
-	bool		top = gate_level == 0 && gate_decides() && ActivePortal != NULL
-		&& desc->dest->mydest != DestSPI && desc->dest->mydest != DestSQLFunction
-		&& (flags & EXEC_FLAG_EXPLAIN_ONLY) == 0;
+	return gate_outer.tag != T_DeclareCursorStmt && !gate_in_trouble()
+		&& (gate_nothing_in_force() || !gate_may_be_shut());
+}
+
+/* Neither is it here: to prune partitions, only such functions are run. After the end of a message's
+ * statement, what starts is the doing of a COMMIT. */
+static void
+start_decided(QueryDesc *desc, int flags, ExecutorStart_hook_type start)
+{
+	bool		top = ActivePortal != NULL && desc->dest->mydest != DestSPI
+		&& desc->dest->mydest != DestSQLFunction && (flags & EXEC_FLAG_EXPLAIN_ONLY) == 0;
 	bool		declares = top && gate_outer.tag == T_DeclareCursorStmt;
 
-	if (IsParallelWorker() && gate_region != NULL)
-		gate_worker_starts();
-	/* After the end of a message's statement, what starts is the doing of a COMMIT. */
 	if (top && GetCurrentStatementStartTimestamp() != ended_at)
 		check_before_start(desc, declares);
 	start(desc, flags);
 	if (declares)
 		remember_cursor(desc);
+}
+
+static void
+on_start(QueryDesc *desc, int flags)
+{
+	ExecutorStart_hook_type start = next_start != NULL ? next_start : standard_ExecutorStart;
+
+	if (gate_level == 0 && gate_decides() && !starts_quietly())
+	{
+		start_decided(desc, flags, start);
+		return;
+	}
+	if (unlikely(IsParallelWorker()) && gate_region != NULL)
+		gate_worker_starts();
+	start(desc, flags);
 }
 
 static bool
@@ -393,8 +431,9 @@ take(QueryDesc *desc, GateRunning *cursor, GateReport *report, GateVerdict *verd
 	return running;
 }
 
+/* `free`: no statement of the session can match. */
 static GateRunning *
-take_or_resume(QueryDesc *desc, GateReport *report, GateVerdict *verdict)
+take_or_resume(QueryDesc *desc, GateReport *report, GateVerdict *verdict, bool *free)
 {
 	GateRunning *running = likely(gate_running == NULL) ? NULL : gate_find(desc);
 	TimestampTz now = GetCurrentStatementStartTimestamp();
@@ -409,9 +448,8 @@ take_or_resume(QueryDesc *desc, GateReport *report, GateVerdict *verdict)
 	gate_sit();
 	if (now != planned_at)
 		gate_watch(now);
-	if (gate_free_and_counted())
-		return NULL;
-	return take(desc, running, report, verdict);
+	*free = gate_free_and_counted();
+	return *free ? NULL : take(desc, running, report, verdict);
 }
 
 static void
@@ -432,32 +470,18 @@ call_run(QueryDesc *desc, ScanDirection direction, GATE_RUN_PARAMETERS)
 		standard_ExecutorRun(desc, direction, GATE_RUN_ARGUMENTS);
 }
 
+/* With what it calls, which is no statement of its own. */
 static void
-on_run(QueryDesc *desc, ScanDirection direction, GATE_RUN_PARAMETERS)
+run_decided(QueryDesc *desc, ScanDirection direction, GateRunning *running,
+			const GateReport *warning, GATE_RUN_PARAMETERS)
 {
-	GateVerdict verdict = GATE_FREE;
-	GateReport	report;
-	GateRunning *running;
-	GateMeter	meter = {0};
-	bool		traced;
-
-	if (gate_level > 0 || !gate_decides() || is_inner(desc))
-	{
-		call_run(desc, direction, GATE_RUN_ARGUMENTS);
-		return;
-	}
-	running = take_or_resume(desc, &report, &verdict);
-	traced = running == NULL && !desc->already_executed && !gate_nothing_in_force();
-	gate_note_run();
 	gate_level++;
 	PG_TRY();
 	{
 		if (running != NULL && outlives_run(desc, count))
 			gate_hold_on(running, desc->estate->es_query_cxt);
-		if (verdict == GATE_WARNED)
-			gate_notice(&report);
-		if (traced)
-			gate_meter_start(&meter, gate_now_ns(), 0);
+		if (warning != NULL)
+			gate_notice(warning);
 		call_run(desc, direction, GATE_RUN_ARGUMENTS);
 	}
 	PG_CATCH();
@@ -465,22 +489,61 @@ on_run(QueryDesc *desc, ScanDirection direction, GATE_RUN_PARAMETERS)
 		gate_level--;
 		if (running != NULL)
 			gate_abandon(running);
-		else
-			gate_note_unmetered();
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 	gate_level--;
-	gate_note_end();
-	if (running != NULL)
-		after_run(running);
-	else if (traced)
-	{
-		gate_meter_stop(&meter, gate_now_ns());
-		gate_trace_free(desc, &meter);
-	}
-	else
+}
+
+/* Under no budget: metered for replay alone. What a session that is free calls is as free, so the
+ * level is left alone, and nothing has to be caught. */
+static void
+run_free(QueryDesc *desc, ScanDirection direction, bool free, GATE_RUN_PARAMETERS)
+{
+	static bool fails = false;
+	bool		traced = !desc->already_executed && !gate_nothing_in_force();
+	GateMeter	meter = {0};
+
+	if (fails || !traced)
 		gate_note_unmetered();
+	if (traced)
+		gate_meter_start(&meter, gate_now_ns(), 0);
+	fails = true;
+	if (free)
+		call_run(desc, direction, GATE_RUN_ARGUMENTS);
+	else
+		run_decided(desc, direction, NULL, NULL, GATE_RUN_ARGUMENTS);
+	fails = false;
+	if (!traced)
+		return;
+	gate_meter_stop(&meter, gate_now_ns());
+	gate_trace_free(desc, &meter);
+}
+
+static void
+on_run(QueryDesc *desc, ScanDirection direction, GATE_RUN_PARAMETERS)
+{
+	GateVerdict verdict = GATE_FREE;
+	GateReport	report;
+	GateRunning *running;
+	bool		free = false;
+
+	if (gate_level > 0 || !gate_decides() || is_inner(desc))
+	{
+		call_run(desc, direction, GATE_RUN_ARGUMENTS);
+		return;
+	}
+	running = take_or_resume(desc, &report, &verdict, &free);
+	gate_note_run();
+	if (running == NULL)
+		run_free(desc, direction, free, GATE_RUN_ARGUMENTS);
+	else
+	{
+		run_decided(desc, direction, running, verdict == GATE_WARNED ? &report : NULL,
+					GATE_RUN_ARGUMENTS);
+		after_run(running);
+	}
+	gate_note_end();
 }
 
 /* Triggers run here: of the statement, so they are charged to it. */
@@ -488,7 +551,7 @@ static void
 on_finish(QueryDesc *desc)
 {
 	ExecutorFinish_hook_type finish = next_finish != NULL ? next_finish : standard_ExecutorFinish;
-	GateRunning *running = gate_running == NULL ? NULL : gate_find(desc);
+	GateRunning *running;
 
 	/* Most have none. */
 	if (gate_level > 0 || (desc->operation == CMD_SELECT && !desc->plannedstmt->hasModifyingCTE))
@@ -496,6 +559,7 @@ on_finish(QueryDesc *desc)
 		finish(desc);
 		return;
 	}
+	running = gate_running == NULL ? NULL : gate_find(desc);
 	gate_level++;
 	PG_TRY();
 	{

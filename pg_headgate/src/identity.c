@@ -158,6 +158,8 @@ next_end_ms(const hg_policy *policy)
 	int64		now_ms = gate_clock_us / 1000;
 	int64		next = PG_INT64_MAX;
 
+	if (policy->gates.count > 0)
+		next = hg_gates_until(policy, now_ms);
 	if ((policy->flags & HG_POLICY_EXPIRES) == 0)
 		return next;
 	for (uint32 i = 0; i < policy->budgets.count; i++)
@@ -179,7 +181,7 @@ same_name(void)
 static bool
 may_match(void)
 {
-	return !session.bypassed && !session.core.exempt && session.core.may_match;
+	return !session.bypassed && !session.core.exempt && (session.core.may_match || session.gated);
 }
 
 static bool
@@ -195,6 +197,36 @@ has_shut_budget(const hg_policy *policy)
 	return false;
 }
 
+static bool
+has_hold(const hg_policy *policy)
+{
+	for (uint32 i = 0; i < policy->gates.count; i++)
+	{
+		const hg_gate *gate = hg_gate_at(policy, i);
+
+		if (gate->kind == HG_GATE_REJECTS && gate->ratio == HG_ALL)
+			return true;
+	}
+	return false;
+}
+
+/* By what clients are named, and whether that may change within a session. */
+static void
+resolve_naming(const hg_policy *policy)
+{
+	const hg_identity *identity = hg_identity_of(policy);
+
+	session.gated = identity != NULL && policy->gates.count > 0;
+	session.by_tags = identity != NULL && identity->trusts > 0;
+	session.by_pattern = false;
+	for (uint32 i = 0; identity != NULL && i < identity->sources; i++)
+	{
+		session.by_tags |= identity->source[i].kind == HG_FROM_TAG;
+		session.by_pattern |= identity->source[i].kind == HG_FROM_PATTERN;
+		session.named |= identity->source[i].kind == HG_FROM_APPLICATION;
+	}
+}
+
 static void
 resolve(const hg_policy *policy)
 {
@@ -205,7 +237,8 @@ resolve(const hg_policy *policy)
 	session.crc = policy->crc;
 	session.sound_until_ms = next_end_ms(policy);
 	hg_session_resolve(policy, &session.client, &session.core);
-	session.shut = may_match() && has_shut_budget(policy);
+	resolve_naming(policy);
+	session.shut = may_match() && (has_shut_budget(policy) || (session.gated && has_hold(policy)));
 	session.generation++;
 	session.resolved = true;
 }
@@ -230,11 +263,34 @@ under_present_policy(void)
 		&& session.crc == atomic_load_explicit(&gate_region->crc, memory_order_relaxed);
 }
 
+static bool
+is_resolved(void)
+{
+	return session.resolved && session.identified && session.role == GetSessionUserId()
+		&& under_present_policy() && same_name();
+}
+
 bool
 gate_surely_free(void)
 {
-	return session.resolved && session.identified && session.role == GetSessionUserId()
-		&& !may_match() && under_present_policy() && same_name();
+	return !(session.resolved && may_match()) && is_resolved();
+}
+
+bool
+gate_is_free(void)
+{
+	const hg_policy *policy;
+
+	if (unlikely(!is_resolved()))
+	{
+		gate_identify();
+		policy = gate_enter();
+		if (policy == NULL)
+			return true;
+		(void) gate_session(policy);
+		gate_leave();
+	}
+	return !may_match();
 }
 
 bool

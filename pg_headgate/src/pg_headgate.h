@@ -87,7 +87,10 @@ typedef struct GateSession
 	bool		bypassed;
 	bool		from_guc;
 	bool		named;			/* some rule names an application_name */
-	bool		shut;			/* some enforced budget has a limit of 0 */
+	bool		shut;			/* some enforced budget has a limit of 0, or a rule holds some client */
+	bool		gated;			/* there are rules on clients */
+	bool		by_tags;		/* by which clients are named, or which are not everybody's */
+	bool		by_pattern;
 	Oid			role;
 	uint32		crc;
 	uint64		version;
@@ -105,6 +108,8 @@ extern void gate_identify(void);
 extern const GateSession *gate_session(const hg_policy *policy);
 /* That no statement can match, without a look at the policy; false: not known. */
 extern bool gate_surely_free(void);
+/* The same, with a look at the policy and the catalogs where that is needed. */
+extern bool gate_is_free(void);
 /* That some budget may admit nothing at all: then nothing of a statement may run before it is decided. */
 extern bool gate_may_be_shut(void);
 extern bool gate_bypassed(void);
@@ -132,6 +137,7 @@ typedef struct GateStatement
 	GateSlice	slice;
 	uint64		query_id;
 	double		plan_cost;
+	uint32		shape;			/* of its plan; 0: it has none */
 	uint32		workers;
 	uint32		flags;			/* of hg_ask */
 	Oid			unanalyzed;		/* a table that its plan guesses at; 0: none, or it is cheap */
@@ -151,6 +157,8 @@ extern GateKind gate_kind_of(const Node *utility);
 extern GateSlice gate_utility_slice(const PlannedStmt *plan, const char *text);
 extern GateSlice gate_slice(const char *text, int location, int length);
 extern uint32 gate_workers_of(const PlannedStmt *plan);
+/* 16 bits that say which kinds of nodes it has; never 0. */
+extern uint32 gate_shape_of(const PlannedStmt *plan);
 /* Some part of it makes many rows of one: nothing tells how many. */
 extern bool gate_returns_sets(const PlannedStmt *plan);
 extern uint64 gate_pattern_of(const GateStatement *statement);
@@ -202,6 +210,11 @@ extern void gate_worker_ends(void);
 typedef struct GateReport
 {
 	hg_report	said;
+	bool		by_rule;		/* on its client, which is in words already: */
+	char		client[HG_MAX_IDENTITY_BYTES + 1];
+	char		reason[256];
+	double		ratio;
+	uint64		retry_ms;		/* 0: not known */
 	bool		sleeps;			/* has a place among those delayed, */
 	uint64		sleep_ns;		/* for that long */
 	char		unanalyzed[2 * NAMEDATALEN + 8];	/* a table; empty: none */
@@ -292,6 +305,10 @@ extern GateStatement gate_planned(const QueryDesc *desc);
 extern bool gate_decides(void);
 /* Something has run in this transaction; and whether it has. */
 extern void gate_note_run(void);
+extern bool gate_has_run(void);
+/* After a statement that begins or ends one. */
+extern void gate_note_transaction(const TransactionStmt *statement);
+/* Whether something has run in a transaction that the client has begun. */
 extern uint32 gate_transaction_flags(void);
 /* The message's statement has ended: what follows is the doing of its COMMIT. */
 extern void gate_note_end(void);

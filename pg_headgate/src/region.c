@@ -50,6 +50,8 @@ power_of_two(uint32 at_least)
 	return power;
 }
 
+#define CLIENTS 1024			/* whose decisions are counted by name */
+
 static hg_sizes
 chosen_sizes(void)
 {
@@ -59,6 +61,7 @@ chosen_sizes(void)
 		.buckets = power_of_two(gate_buckets),
 		.patterns = power_of_two(gate_patterns),
 		.traces = gate_traces == 0 ? 0 : power_of_two(gate_traces),
+		.clients = CLIENTS,
 		.policy_bytes = (uint32) (gate_policy_kb + 3) / 4 * 4096,
 	};
 }

@@ -46,6 +46,18 @@ put_in_words(const GateReport *report, Words *words)
 {
 	size_t		length;
 
+	if (report->by_rule)
+	{
+		hg_say_client(report->client, "rule", "rule", report->reason, report->ratio,
+					  report->retry_ms, words->message, sizeof words->message, words->detail,
+					  sizeof words->detail);
+		if (report->retry_ms > 0)
+			snprintf(words->hint, sizeof words->hint, "Retry in " UINT64_FORMAT " ms.",
+					 report->retry_ms);
+		else
+			strlcpy(words->hint, "Retry later, or ask who set this rule.", sizeof words->hint);
+		return;
+	}
 	hg_say_message(&report->said, words->message, sizeof words->message);
 	hg_say_detail(&report->said, words->detail, sizeof words->detail);
 	hg_say_hint(&report->said, words->hint, sizeof words->hint);

@@ -131,6 +131,7 @@ gate_settle(GateRunning *running, bool aborted)
 	{
 		gate_meter_stop(&running->meter, now_ns);
 		actual_ns = gate_charged(&running->meter) + gate_take_workers();
+		running->holding.wall_ns = running->meter.wall_ns;
 		hg_settle(gate_region, &running->holding, actual_ns, aborted, now_ns);
 		gate_trace_end(running, actual_ns, aborted);
 	}

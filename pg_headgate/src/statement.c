@@ -344,6 +344,103 @@ gathered(const Plan *plan)
 	}
 }
 
+/* Which kinds of nodes a plan has, and how they lie: so many are looked at. */
+#define SHAPE_NODES 64
+
+typedef struct Shape
+{
+	uint64		hash;
+	int			nodes;
+} Shape;
+
+static void
+note(Shape *shape, uint64 what)
+{
+	shape->hash = (shape->hash ^ what) * UINT64CONST(0x100000001b3);
+}
+
+/* What tells two plans of one node apart: one index finds a row by all its columns, another filters. */
+static uint64
+kind_of_node(const Plan *plan)
+{
+	switch (nodeTag(plan))
+	{
+		case T_IndexScan:
+			return list_length(((const IndexScan *) plan)->indexqual);
+		case T_IndexOnlyScan:
+			return list_length(((const IndexOnlyScan *) plan)->indexqual);
+		case T_BitmapIndexScan:
+			return list_length(((const BitmapIndexScan *) plan)->indexqual);
+		case T_NestLoop:
+		case T_MergeJoin:
+		case T_HashJoin:
+			return ((const Join *) plan)->jointype;
+		case T_Agg:
+			return ((const Agg *) plan)->aggstrategy;
+		default:
+			return 0;
+	}
+}
+
+/* How many partitions are read is no shape: the first one speaks for all. */
+static const Plan *
+further_plan(const Plan *plan)
+{
+	const List *plans = NIL;
+
+	switch (nodeTag(plan))
+	{
+		case T_SubqueryScan:
+			return ((const SubqueryScan *) plan)->subplan;
+		case T_Append:
+			plans = ((const Append *) plan)->appendplans;
+			break;
+		case T_MergeAppend:
+			plans = ((const MergeAppend *) plan)->mergeplans;
+			break;
+		case T_BitmapAnd:
+			plans = ((const BitmapAnd *) plan)->bitmapplans;
+			break;
+		case T_BitmapOr:
+			plans = ((const BitmapOr *) plan)->bitmapplans;
+			break;
+		default:
+			break;
+	}
+	return plans == NIL ? NULL : linitial(plans);
+}
+
+static void
+note_plan(Shape *shape, const Plan *plan)
+{
+	note(shape, plan == NULL);
+	if (plan == NULL || shape->nodes++ >= SHAPE_NODES)
+		return;
+	note(shape, (uint64) nodeTag(plan) << 16 | kind_of_node(plan) << 2 | (plan->qual != NIL) << 1
+		 | plan->parallel_aware);
+	if (plan->lefttree != NULL || plan->righttree != NULL)
+	{
+		note_plan(shape, plan->lefttree);
+		note_plan(shape, plan->righttree);
+	}
+	else
+		note_plan(shape, further_plan(plan));
+}
+
+uint32
+gate_shape_of(const PlannedStmt *plan)
+{
+	Shape		shape = {UINT64CONST(0xcbf29ce484222325), 0};
+	ListCell   *cell;
+
+	note_plan(&shape, plan->planTree);
+	foreach(cell, plan->subplans)
+		note_plan(&shape, lfirst(cell));
+	shape.hash ^= shape.hash >> 32;
+	shape.hash ^= shape.hash >> 16;
+	return Max((uint32) (shape.hash & 0xffff), 1);
+}
+
 static bool makes_sets(const Plan *plan);
 
 static bool

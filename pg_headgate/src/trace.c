@@ -83,8 +83,11 @@ fill(hg_trace *trace, const GateStatement *statement, bool text_is_there)
 	trace->username_length = append(trace, &used, client->username);
 	trace->database_length = append(trace, &used, client->database);
 	trace->application_length = append(trace, &used, application_name);
-	if (text_is_there)
-		append_tags(trace, used, &statement->slice);
+	if (!text_is_there)
+		return;
+	append_tags(trace, used, &statement->slice);
+	trace->fingerprint = hg_fingerprint(statement->slice.text + statement->slice.start,
+										statement->slice.length, HG_POSTGRES);
 }
 
 void
@@ -99,6 +102,7 @@ gate_trace_end(const GateRunning *running, uint64 actual_ns, bool aborted)
 	fill(&trace, &running->statement, !aborted);
 	trace.weight = weight;
 	trace.estimate_ns = running->holding.estimate_ns;
+	trace.p90_ns = running->holding.p90_ns;
 	trace.actual_ns = Max(actual_ns, 1);
 	trace.wall_ns = running->meter.wall_ns;
 	trace.flags |= aborted ? ABORTED : 0;
@@ -154,6 +158,7 @@ gate_trace_block(const GateStatement *statement, const GateReport *report)
 	fill(&trace, statement, true);
 	trace.weight = weight;
 	trace.estimate_ns = report->said.estimate_ns;
+	trace.p90_ns = report->said.p90_ns;
 	trace.budget = (uint32) report->said.budget_key;
 	trace.verdict = HG_BLOCK;
 	trace.limit = report->said.limit;

@@ -155,6 +155,8 @@ on_utility(PlannedStmt *plan, const char *text, bool read_only, ProcessUtilityCo
 		run_gated(&call);
 	else
 		run_apart(&call);
+	if (IsA(plan->utilityStmt, TransactionStmt))
+		gate_note_transaction((const TransactionStmt *) plan->utilityStmt);
 }
 
 void

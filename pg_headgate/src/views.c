@@ -395,6 +395,7 @@ put_counts(Rows *rows, const hg_count *count)
 	put_count(rows, atomic_load(&count->admitted));
 	put_seconds(rows, atomic_load(&count->estimated_ns));
 	put_seconds(rows, atomic_load(&count->charged_ns));
+	put_seconds(rows, atomic_load(&count->wall_ns));
 	for (int limit = HG_NO_LIMIT; limit < HG_LIMITS; limit++)
 		put_count(rows, atomic_load(&count->warned[limit]));
 	for (int limit = HG_NO_LIMIT; limit < HG_LIMITS; limit++)
@@ -455,9 +456,7 @@ headgate_patterns(PG_FUNCTION_ARGS)
 	for (uint32 i = 0; i < gate_region->sizes.patterns; i++)
 	{
 		hg_pattern *pattern = &patterns[i];
-		uint64		averages = atomic_load(&pattern->averages);
-		double		cpu_ns = float_of((uint32) averages);
-		double		cost = float_of((uint32) (averages >> 32));
+		hg_typical	typical;
 		uint64		key = atomic_load(&pattern->key);
 
 		if (key == FREE_KEY || key == TAKEN_KEY)
@@ -465,11 +464,14 @@ headgate_patterns(PG_FUNCTION_ARGS)
 		put_count(&rows, pattern->query_id);
 		put(&rows, ObjectIdGetDatum((Oid) pattern->database));
 		put_count(&rows, atomic_load(&pattern->calls));
-		put_number(&rows, cost > 0 ? cpu_ns / cost : 0);
-		put_number(&rows, cpu_ns / 1e6);
-		put_number(&rows, cost);
+		hg_pattern_typical(pattern, &typical);
+		put_number(&rows, typical.k);
+		put_number(&rows, typical.cost.mean_ns / 1e6);
+		put_number(&rows, typical.cost.p90_ns / 1e6);
+		put_number(&rows, typical.plan_cost);
 		put_number(&rows, float_of(atomic_load(&pattern->error)));
 		put_seconds(&rows, atomic_load(&pattern->cpu_ns));
+		put_seconds(&rows, atomic_load(&pattern->wall_ns));
 		end_row(&rows);
 	}
 	return end_rows();

@@ -105,10 +105,10 @@ static void open_bench(bench *self)
                       .policy_bytes = POLICY_BYTES,
                       .traces = 1024};
     hr_sizes state_sizes = {.clients = 1024, .runnings = 1024, .plans = 1024};
-    hr_identity_settings identity = {.sources = 2, .default_priority = 100};
+    hg_identity identity = {.sources = 2, .default_priority = 100};
 
-    identity.source[0] = (hr_source){HR_FROM_TAG, 3, "job"};
-    identity.source[1].kind = HR_FROM_USER;
+    identity.source[0] = (hg_source){HG_FROM_TAG, 3, "job"};
+    identity.source[1].kind = HG_FROM_USER;
     self->relay.region = memory_of(hg_region_bytes(&sizes));
     self->relay.state = memory_of(hr_state_bytes(&state_sizes));
     assert(hg_region_init(self->relay.region, hg_region_bytes(&sizes), &sizes, 2000, 200, 1, 1)
@@ -141,8 +141,11 @@ static void ask_simple(bench *self)
 {
     hr_words words;
     hr_ticket ticket;
+    hr_query query;
+    hr_said said;
 
-    hr_said said = hr_ask(&self->session, self->text, strlen(self->text), 0, &words, &ticket);
+    hr_query_read(&query, self->text, strlen(self->text), HG_POSTGRES);
+    said = hr_ask(&self->session, &query, 0, &words, &ticket);
 
     end(self, said, ticket);
 }

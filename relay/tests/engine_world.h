@@ -26,7 +26,6 @@
 
 #define MAYBE __attribute__((unused))
 
-static uint32_t loop_under_test = HR_LOOP_EPOLL;
 static _Atomic bool gate_open;
 static _Atomic(hr_session *) held_session;
 static pthread_mutex_t held_lock = PTHREAD_MUTEX_INITIALIZER; /* these three are of one session */
@@ -234,7 +233,7 @@ const hr_machine hr_pg_machine = LINE_MACHINE, hr_my_machine = LINE_MACHINE;
 
 /* ── A gate that only holds ───────────────────────────────────────────────── */
 
-bool hr_gate_open(hr_relay *relay, const hr_identity_settings *identity)
+bool hr_gate_open(hr_relay *relay, const hg_identity *identity)
 {
     return relay != NULL && identity != NULL;
 }
@@ -366,7 +365,6 @@ static void put_targets(world *w, uint32_t grace_ms)
 static hr_settings usual_settings(void)
 {
     return (hr_settings) {.threads = 1,
-                          .loop = loop_under_test,
                           .max_sessions = 100,
                           .startup_timeout_ms = PATIENCE_MS,
                           .connect_timeout_ms = PATIENCE_MS,
@@ -377,7 +375,7 @@ static world *world_begin(hr_settings settings)
 {
     static const hg_sizes sizes = {
         .seats = 8, .budgets = 16, .buckets = 64, .patterns = 64, .policy_bytes = 4096};
-    static const hr_identity_settings identity;
+    static const hg_identity identity;
     world *w = calloc(1, sizeof *w);
     char error[256] = "";
     int i, listener;
@@ -398,18 +396,9 @@ static world *world_begin(hr_settings settings)
     return w;
 }
 
-/* As a normal user there may be no locked memory left for rings: others test beside us. */
 MAYBE static void start(world *w)
 {
-    const char *fault = hr_start(w->relay);
-
-    if (fault != NULL && loop_under_test == HR_LOOP_URING
-        && strstr(fault, "locked memory") != NULL) {
-        printf("not tried: %s\n", fault);
-        fflush(stdout);
-        _exit(0);
-    }
-    assert(fault == NULL);
+    assert(hr_start(w->relay) == NULL);
 }
 
 MAYBE static world *world_open(hr_settings settings)
@@ -541,21 +530,6 @@ MAYBE static uint64_t count_all(const world *w, size_t offset)
             const _Atomic uint64_t *) (const void *) ((const char *) hr_counts_of(w->relay, thread)
                                                       + offset);
     return sum;
-}
-
-MAYBE static void on_every_loop(void (*tests)(void))
-{
-    puts("epoll");
-    tests();
-    fflush(stdout);
-    if (!hr_uring_works()) {
-        puts("io_uring does not work here: not tested");
-        return;
-    }
-    puts("io_uring");
-    fflush(stdout);
-    loop_under_test = HR_LOOP_URING;
-    tests();
 }
 
 #define COUNT(w, field) count_all(w, offsetof(hr_thread_counts, field))

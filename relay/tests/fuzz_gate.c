@@ -8,13 +8,13 @@ static world *worlds[2];
 
 static world *opened(uint32_t protocol)
 {
-    hr_identity_settings identity = {.sources = 4, .trusts = 1, .default_priority = 100};
+    hg_identity identity = {.sources = 4, .trusts = 1, .default_priority = 100};
     world *w;
 
-    identity.source[0] = (hr_source){HR_FROM_TAG, 3, "job"};
-    identity.source[1] = (hr_source){HR_FROM_VARIABLE, 15, "headgate.client"};
-    identity.source[2].kind = HR_FROM_USER;
-    identity.source[3].kind = HR_FROM_PATTERN;
+    identity.source[0] = (hg_source){HG_FROM_TAG, 3, "job"};
+    identity.source[1] = (hg_source){HG_FROM_VARIABLE, 15, "headgate.client"};
+    identity.source[2].kind = HG_FROM_USER;
+    identity.source[3].kind = HG_FROM_PATTERN;
     strcpy(identity.trust[0].key, "team");
     identity.trust[0].by_signature = 1;
     strcpy(identity.priority_tag, "priority");
@@ -33,12 +33,15 @@ static void one_statement(talk *t, const char *text, size_t length, uint32_t fla
 {
     hr_ticket held = 0;
     hr_prepared *prepared;
-    hr_said said = hr_ask(&t->session, text, length, flags, &words, &held);
+    hr_query query;
+    hr_said said;
 
+    hr_query_read(&query, text, length, hr_dialect(t->session.thread));
+    said = hr_ask(&t->session, &query, flags, &words, &held);
     assert((said == HR_GO || said == HR_GO_WARNED) || held == 0);
     if (said == HR_WAIT) {
         hr_gate_cancel(&t->session);
-        assert(hr_ask(&t->session, text, length, flags, &words, &held) == HR_BLOCK);
+        assert(hr_ask(&t->session, &query, flags, &words, &held) == HR_BLOCK);
     }
     pass_ms(t->world, 3);
     hr_step(&t->session, held, false);

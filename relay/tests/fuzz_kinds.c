@@ -25,21 +25,22 @@ static void check_slices(const hr_slice *slices, uint32_t count, size_t length)
 
 static void read_one(const char *text, size_t length, int dialect)
 {
-    uint32_t protocol = dialect == HG_MYSQL ? HR_PROTOCOL_MYSQL : HR_PROTOCOL_POSTGRES;
-    hr_slice slices[HR_MAX_SLICES];
-    uint32_t count = hr_split(text, length, dialect, slices);
     char *spaced = malloc(length + 2);
-    int kind = hr_kind_of(text, length, protocol);
+    hr_query query;
+    int kind;
 
-    check_slices(slices, count, length);
-    assert((kind == HR_KIND_EMPTY) == (count == 0));
-    for (uint32_t i = 0; i < count; i++)
-        if (slices[i].reading.may_write)
-            hr_read_deep(text + slices[i].start, slices[i].length, dialect);
+    hr_query_read(&query, text, length, dialect);
+    kind = hr_query_kind(&query);
+    check_slices(query.slices, query.count, length);
+    assert((kind == HR_KIND_EMPTY) == (query.count == 0));
+    for (uint32_t i = 0; i < query.count; i++)
+        if (query.slices[i].reading.may_write)
+            hr_read_deep(text + query.slices[i].start, query.slices[i].length, dialect);
     assert(spaced != NULL);
     spaced[0] = ' ';
     memcpy(spaced + 1, text, length);
-    assert(hr_kind_of(spaced, length + 1, protocol) == kind);
+    hr_query_read(&query, spaced, length + 1, dialect);
+    assert(hr_query_kind(&query) == kind);
     free(spaced);
 }
 

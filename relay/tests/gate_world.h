@@ -21,8 +21,11 @@ HARNESS_UNUSED static talk *asker(world *w, uint32_t thread, const char *user)
 
 HARNESS_UNUSED static hr_said ask_with(talk *t, const char *text, uint32_t flags)
 {
+    hr_query query;
+
     words = (hr_words) {0};
-    return hr_ask(&t->session, text, strlen(text), flags, &words, &ticket);
+    hr_query_read(&query, text, strlen(text), hr_dialect(t->session.thread));
+    return hr_ask(&t->session, &query, flags, &words, &ticket);
 }
 
 HARNESS_UNUSED static hr_said ask(talk *t, const char *text)

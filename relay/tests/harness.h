@@ -89,6 +89,7 @@ typedef struct talk {
     char username[128], database[128], application[128];
     some_bytes told;         /* "attribute name=value\n", "variable name=value\n" */
     some_bytes asked; /* "<flags, hex> text\n" of every hr_ask, "<flags> P text\n" if prepared */
+    bool begun; /* HR_ASK_BEGUN of the last one, which is not among these flags */
     some_bytes ended; /* "step 3 ok\n", "done 3 failed\n" */
     uint32_t tickets, tickets_open, prepared_open;
     bool ticket_open[1024];
@@ -474,12 +475,12 @@ HARNESS_UNUSED static inline void forget_sent(talk *t)
 
 /* ── The world ────────────────────────────────────────────────────────────── */
 
-HARNESS_UNUSED static inline hr_identity_settings default_identity(void)
+HARNESS_UNUSED static inline hg_identity default_identity(void)
 {
-    hr_identity_settings identity = {.sources = 2, .default_priority = 100};
+    hg_identity identity = {.sources = 2, .default_priority = 100};
 
-    identity.source[0].kind = HR_FROM_APPLICATION;
-    identity.source[1].kind = HR_FROM_USER;
+    identity.source[0].kind = HG_FROM_APPLICATION;
+    identity.source[1].kind = HG_FROM_USER;
     return identity;
 }
 
@@ -525,8 +526,7 @@ static inline void make_threads(world *w)
     }
 }
 
-HARNESS_UNUSED static inline world *world_with(uint32_t protocol,
-                                               const hr_identity_settings *identity)
+HARNESS_UNUSED static inline world *world_with(uint32_t protocol, const hg_identity *identity)
 {
     world *w = calloc(1, sizeof *w);
 
@@ -546,7 +546,7 @@ HARNESS_UNUSED static inline world *world_with(uint32_t protocol,
 
 HARNESS_UNUSED static inline world *world_open(uint32_t protocol)
 {
-    hr_identity_settings identity = default_identity();
+    hg_identity identity = default_identity();
 
     return world_with(protocol, &identity);
 }
@@ -704,7 +704,7 @@ struct hr_prepared {
     char *text;
 };
 
-bool hr_gate_open(hr_relay *relay, const hr_identity_settings *identity)
+bool hr_gate_open(hr_relay *relay, const hg_identity *identity)
 {
     (void) relay, (void) identity;
     return true;
@@ -823,8 +823,18 @@ void hr_prepared_drop(hr_session *session, hr_prepared *prepared)
 
 int hr_prepared_kind(const hr_prepared *prepared)
 {
-    return hr_kind_of(prepared->text, prepared->length,
-                      prepared->owner->world->relay.settings.protocol);
+    uint32_t protocol = prepared->owner->world->relay.settings.protocol;
+    hr_query query;
+
+    hr_query_read(&query, prepared->text, prepared->length,
+                  protocol == HR_PROTOCOL_MYSQL ? HG_MYSQL : HG_POSTGRES);
+    return hr_query_kind(&query);
+}
+
+void hr_follow_doubted(hr_session *session, const hr_prepared *prepared)
+{
+    (void) session;
+    (void) prepared;
 }
 
 const char *hr_prepared_text(const hr_prepared *prepared, size_t *length, bool *whole)
@@ -840,7 +850,8 @@ static inline hr_said answer(talk *t, const char *text, size_t length, uint32_t 
     hr_said said = HR_GO;
     char head[32];
 
-    snprintf(head, sizeof head, "%x %s", flags, mark);
+    t->begun = (flags & HR_ASK_BEGUN) != 0;
+    snprintf(head, sizeof head, "%x %s", flags & ~(uint32_t) HR_ASK_BEGUN, mark);
     append_text(&t->asked, head);
     append(&t->asked, text, length);
     append_text(&t->asked, "\n");
@@ -866,10 +877,11 @@ static inline hr_said answer(talk *t, const char *text, size_t length, uint32_t 
     return said;
 }
 
-hr_said hr_ask(hr_session *session, const char *text, size_t length, uint32_t flags,
-               hr_words *words, hr_ticket *ticket)
+hr_said hr_ask(hr_session *session, const hr_query *query, uint32_t flags, hr_words *words,
+               hr_ticket *ticket)
 {
-    return answer(talk_of(session), text, length, flags, words, ticket, "");
+    return answer(talk_of(session), query == NULL ? NULL : query->text,
+                  query == NULL ? 0 : query->length, flags, words, ticket, "");
 }
 
 hr_said hr_ask_prepared(hr_session *session, hr_prepared *prepared, uint32_t flags, hr_words *words,

@@ -729,47 +729,8 @@ static void test_all(void)
     test_a_region_without_a_seat_for_each_thread_is_rejected_whole();
 }
 
-static void start_with_locked_memory(rlim_t most)
-{
-    const struct rlimit limit = {.rlim_cur = most, .rlim_max = most};
-    hr_settings settings = usual_settings();
-    world *w;
-
-    assert(setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
-    if (geteuid() == 0)
-        assert(setgid(65534) == 0 && setuid(65534) == 0); /* root may lock all it likes */
-    settings.loop = HR_LOOP_AUTO;
-    settings.threads = 4;
-    w = world_begin(settings);
-    put_targets(w, 0);
-    assert(hr_start(w->relay) == NULL);
-    printf("auto with %llu KiB of locked memory: %s\n", (unsigned long long) most / 1024,
-           hr_loop_name(w->relay));
-    world_close(w);
-}
-
-/* Since Linux 6.14 rings count as locked memory: there may be enough for the probe's, and too little
- * for one of each thread. */
-static void test_auto_starts_whatever_memory_may_be_locked(void)
-{
-    for (rlim_t most = 0; most <= 8192 * 1024; most = most == 0 ? 64 * 1024 : 2 * most) {
-        pid_t child;
-        int status;
-
-        fflush(stdout);
-        child = fork();
-        if (child == 0) {
-            start_with_locked_memory(most);
-            fflush(stdout);
-            _exit(0);
-        }
-        assert(waitpid(child, &status, 0) == child && status == 0);
-    }
-}
-
 int main(void)
 {
-    test_auto_starts_whatever_memory_may_be_locked();
-    on_every_loop(test_all);
+    test_all();
     return 0;
 }

@@ -49,8 +49,9 @@ static void a_full_budget_blocks_in_the_extensions_words(void)
                   "[HEADGATE] Traffic Control: budget \"etl\": concurrency limit: 1 of 1 "
                   "workers are in use")
            == 0);
-    assert(strstr(words.detail, "budget=etl limit=concurrency estimate_ms=0.000 used=1 bound=1 "
-                                "retry_after_ms=1")
+    assert(strstr(words.detail,
+                  "budget=etl limit=concurrency estimate_ms=0.000 p90_ms=0.000 used=1 bound=1 "
+                  "retry_after_ms=1")
            == words.detail);
     assert(strstr(words.detail, " policy_version=1") != NULL);
     assert(strncmp(words.hint, "Retry in 1", 10) == 0);
@@ -100,7 +101,7 @@ static void inside_a_transaction_it_passes_unless_the_limit_is_0(void)
 /* Priority, then arrival; a new one does not overtake; each end lets the best go on. */
 static void who_waits_goes_by_priority_and_arrival(void)
 {
-    hr_identity_settings identity = default_identity();
+    hg_identity identity = default_identity();
     talk *t[5];
     hr_ticket held;
     world *w;
@@ -123,9 +124,11 @@ static void who_waits_goes_by_priority_and_arrival(void)
     assert(count_of(w, "etl")->sleeping == 3 && client_named(w, "etl")->waiting == 3);
     assert(ask(t[4], "select 4") == HR_BLOCK); /* max_delayed */
     assert(strstr(words.message, "queue limit: 3 statements are waiting already") != NULL);
-    assert(strstr(words.detail,
-                  "budget=etl limit=concurrency estimate_ms=0.000 used=1 bound=1 retry_after_ms=")
-           == words.detail);
+    assert(
+        strstr(
+            words.detail,
+            "budget=etl limit=concurrency estimate_ms=0.000 p90_ms=0.000 used=1 bound=1 retry_after_ms=")
+        == words.detail);
     assert(strstr(words.detail, " policy_version=1 waiting=3") != NULL);
     assert(count_of(w, "etl")->blocked[HG_CONCURRENCY] == 1);
     pass_ms(w, 2);
@@ -578,6 +581,9 @@ static void every_statement_of_a_mysql_string_is_decided(void)
         assert(ask(b, inside[i]) == HR_GO);
         done(b, ticket);
     }
+    assert(ask_with(b, "select 1; select 2 /*job='etl'*/", HR_ASK_BEGUN) == HR_GO);
+    done(b, ticket);
+    assert(ask_with(b, "select 2 /*job='etl'*/; select 1", HR_ASK_BEGUN) == HR_BLOCK);
     assert(ask_with(b, "select 1; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION) == HR_GO);
     done(b, ticket);
     assert(ask_with(b, "select 1; drop table t; select 2 /*job='etl'*/", HR_ASK_IN_TRANSACTION)
@@ -637,7 +643,9 @@ static void cost_is_learnt_by_pattern(void)
     pass_ms(w, 900);
     hr_done(&t->session, ticket, w->thread[0].now_ns - 900 * MS, false);
     assert(ask(t, "select a from t where b = 2") == HR_BLOCK); /* 10 % of a second of 2 CPUs */
-    assert(strstr(words.message, "estimated 0.900 s of CPU, 0.200 s allowed") != NULL);
+    assert(strstr(words.message, "9 of 10 executions need at most 1.464 s of CPU, 0.200 s allowed")
+           != NULL);
+    assert(strstr(words.detail, "estimate_ms=900.0") != NULL);
     assert(ask(t, "select a from t where c = 2") == HR_GO); /* another shape */
     done(t, ticket);
     talk_close(t);
@@ -858,7 +866,7 @@ static void what_is_cut_is_never_unmatched(void)
         assert(strstr(words.detail, " text=cut") != NULL && strstr(words.hint, "1 MiB") != NULL);
         assert(ask_with(t, "select 1; /* and so on", HR_ASK_TRUNCATED) == HR_BLOCK);
         /* Nor is what is not known at all. */
-        assert(hr_ask(&t->session, NULL, 0, 0, &words, &ticket) == HR_BLOCK);
+        assert(hr_ask(&t->session, NULL, 0, &words, &ticket) == HR_BLOCK);
         assert(strstr(words.detail, " text=unknown") != NULL
                && strstr(words.hint, "prepare it again") != NULL);
         assert(ask(t, "execute nobody_knows") == HR_BLOCK);
@@ -872,7 +880,7 @@ static void what_is_cut_is_never_unmatched(void)
            5);
     assert(ask_with(t, "select 1", HR_ASK_TRUNCATED) == HR_GO);
     done(t, ticket);
-    assert(hr_ask(&t->session, NULL, 0, 0, &words, &ticket) == HR_GO);
+    assert(hr_ask(&t->session, NULL, 0, &words, &ticket) == HR_GO);
     done(t, ticket);
     talk_close(t);
     world_close(w);

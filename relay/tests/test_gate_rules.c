@@ -182,7 +182,7 @@ static void only_writes_where_it_says_so(void)
 /* R95, R100: a share of them, by dice, and of that the share of the priority. */
 static void dice_pick_the_share(void)
 {
-    hr_identity_settings identity = default_identity();
+    hg_identity identity = default_identity();
     world *w;
     talk *t;
     int blocked[3] = {0, 0, 0};
@@ -357,13 +357,13 @@ static void a_unit_that_was_not_used_is_given_back(void)
 /* M3: a string's statements may be of several clients. Each has its own gate, and takes its own unit. */
 static void a_rule_bites_wherever_in_a_mysql_string(void)
 {
-    hr_identity_settings identity = {.sources = 2, .default_priority = 100};
+    hg_identity identity = {.sources = 2, .default_priority = 100};
     const char *both = "select 1; select 2 /*job='etl'*/";
     world *w;
     talk *t;
 
-    identity.source[0] = (hr_source){HR_FROM_TAG, 3, "job"};
-    identity.source[1].kind = HR_FROM_USER;
+    identity.source[0] = (hg_source){HG_FROM_TAG, 3, "job"};
+    identity.source[1].kind = HG_FROM_USER;
     w = world_with(HR_PROTOCOL_MYSQL, &identity);
     t = asker(w, 0, "app");
     assert(ask(t, both) == HR_GO);

@@ -206,7 +206,7 @@ static void made_up_names_leave_room(void)
     hr_state *state = state_of(64);
     uint64_t full, late_key, web_key = hr_client_key("web", 3);
     uint32_t web = find(state, "web", SECOND), late, index;
-    char name[HR_MAX_IDENTITY_BYTES + 1];
+    char name[HG_MAX_IDENTITY_BYTES + 1];
 
     hr_clients_in(state)[web].statements = 1000;
     make_up(state, "m", 1000, 2 * SECOND);
@@ -328,7 +328,7 @@ static void a_level_whose_gate_has_aged_counts_by_the_loss(void)
 static void *turn_over(void *given)
 {
     race *self = given;
-    char name[HR_MAX_IDENTITY_BYTES + 1];
+    char name[HG_MAX_IDENTITY_BYTES + 1];
 
     for (uint64_t i = 0; i < 3000; i++) {
         uint32_t index;

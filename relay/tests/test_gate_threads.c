@@ -86,10 +86,12 @@ static void ask(client *one)
     hr_thread *thread = one->session.thread;
     static const char *const texts[] = {"select 1", "select 1 /*priority='10'*/", "delete from t"};
     const char *text = texts[one->session.id % 3];
+    hr_query query;
     hr_words words;
 
     thread->now_ns = clock_ns();
-    switch (hr_ask(&one->session, text, strlen(text), 0, &words, &one->ticket)) {
+    hr_query_read(&query, text, strlen(text), HG_POSTGRES);
+    switch (hr_ask(&one->session, &query, 0, &words, &one->ticket)) {
     case HR_GO:
     case HR_GO_WARNED:
         begin(one);
@@ -168,9 +170,9 @@ static void open_all(void)
                       .policy_bytes = POLICY_BYTES,
                       .traces = 64};
     hr_sizes state_sizes = {.clients = 64, .runnings = 64, .plans = 64};
-    hr_identity_settings identity = {.sources = 1, .default_priority = 100};
+    hg_identity identity = {.sources = 1, .default_priority = 100};
 
-    identity.source[0].kind = HR_FROM_USER;
+    identity.source[0].kind = HG_FROM_USER;
     strcpy(identity.priority_tag, "priority");
     relay.region = memory_of(hg_region_bytes(&sizes));
     relay.state = memory_of(hr_state_bytes(&state_sizes));

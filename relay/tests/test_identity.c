@@ -1,12 +1,12 @@
 /* Who the client is (R96, R97): declared order, what a session keeps, and names that others can read. */
 #include "gate_world.h"
 
-static hr_identity_settings sources(const char *const *given)
+static hg_identity sources(const char *const *given)
 {
-    hr_identity_settings identity = {.default_priority = 100};
+    hg_identity identity = {.default_priority = 100};
 
     for (; *given != NULL; given += 2) {
-        hr_source *source = &identity.source[identity.sources++];
+        hg_source *source = &identity.source[identity.sources++];
 
         source->kind = (uint32_t) atoi(given[0]);
         source->name_length = (uint32_t) strlen(given[1]);
@@ -15,7 +15,7 @@ static hr_identity_settings sources(const char *const *given)
     return identity;
 }
 
-/* HR_FROM_* as texts. */
+/* HG_FROM_* as texts. */
 #define TAG "1"
 #define ATTRIBUTE "2"
 #define APPLICATION "3"
@@ -47,7 +47,7 @@ static void the_first_source_that_has_a_value(void)
     static const char *const order[] = {TAG,         "job", ATTRIBUTE, "service",
                                         APPLICATION, "",    VARIABLE,  "headgate.client",
                                         USER,        "",    NULL};
-    hr_identity_settings identity = sources(order);
+    hg_identity identity = sources(order);
     world *w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     talk *t = asker(w, 0, "etl");
 
@@ -81,7 +81,7 @@ static void a_user_variable_of_mysql_is_followed(void)
 {
     static const char *const order[] = {VARIABLE, "@headgate_client", APPLICATION, "", USER, "",
                                         NULL};
-    hr_identity_settings identity = sources(order);
+    hg_identity identity = sources(order);
     world *w = world_with(HR_PROTOCOL_MYSQL, &identity);
     talk *t = asker(w, 0, "etl");
 
@@ -102,7 +102,7 @@ static void a_user_variable_of_mysql_is_followed(void)
 static void names_are_made_readable(void)
 {
     static const char *const order[] = {APPLICATION, "", NULL};
-    hr_identity_settings identity = sources(order);
+    hg_identity identity = sources(order);
     world *w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     talk *t = asker(w, 0, "etl");
     static const struct {
@@ -126,7 +126,7 @@ static void names_are_made_readable(void)
     memset(long_name, 'a', sizeof long_name - 1);
     long_name[255] = '\0';
     hr_session_names(&t->session, NULL, NULL, long_name);
-    assert(strlen(client(w, t, "select 1")) == HR_MAX_IDENTITY_BYTES);
+    assert(strlen(client(w, t, "select 1")) == HG_MAX_IDENTITY_BYTES);
     assert(w->counts[0].unidentified == 2 && w->counts[0].decided == 9);
     assert(clients_of(w)[HR_UNIDENTIFIED].statements == 2);
     talk_close(t);
@@ -136,7 +136,7 @@ static void names_are_made_readable(void)
 static void a_pattern_is_a_name_of_last_resort(void)
 {
     static const char *const order[] = {APPLICATION, "", PATTERN, "", USER, "", NULL};
-    hr_identity_settings identity = sources(order);
+    hg_identity identity = sources(order);
     world *w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     talk *t = asker(w, 0, "etl");
     char expected[64];
@@ -154,7 +154,7 @@ static void a_pattern_is_a_name_of_last_resort(void)
 static void beyond_the_table_there_are_others(void)
 {
     static const char *const order[] = {TAG, "job", NULL};
-    hr_identity_settings identity = sources(order);
+    hg_identity identity = sources(order);
     world *w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     talk *t = asker(w, 0, "etl");
     char text[64];
@@ -182,7 +182,7 @@ static void settings_change_while_it_runs(void)
 {
     static const char *const before[] = {USER, "", NULL};
     static const char *const after[] = {DATABASE, "", NULL};
-    hr_identity_settings identity = sources(before);
+    hg_identity identity = sources(before);
     world *w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     talk *t = asker(w, 0, "etl");
     hr_prepared *prepared = hr_prepare(&t->session, "select 1", 8, false);

@@ -274,10 +274,18 @@ static const row rows[] = {
     {"with a as (select replace('a', 'b', 'c')) select 1 from a", R, R},
 };
 
+static int kind_of(const char *text, size_t length, int dialect)
+{
+    hr_query query;
+
+    hr_query_read(&query, text, length, dialect);
+    return hr_query_kind(&query);
+}
+
 static int deep_kind(const char *text, uint32_t protocol)
 {
     int dialect = protocol == HR_PROTOCOL_MYSQL ? HG_MYSQL : HG_POSTGRES;
-    int kind = hr_kind_of(text, strlen(text), protocol);
+    int kind = kind_of(text, strlen(text), dialect);
 
     return kind == HR_KIND_READ && hr_read_deep(text, strlen(text), dialect) ? HR_KIND_WRITE : kind;
 }
@@ -302,10 +310,11 @@ static void every_kind_is_what_it_is(void)
 static void slices_keep_their_own_comments(void)
 {
     const char *text = "select 1 /*job='a'*/; /*job='b'*/ select 2; -- end\n/*job='c'*/";
-    hr_slice slices[HR_MAX_SLICES];
-    uint32_t count = hr_split(text, strlen(text), HG_POSTGRES, slices);
+    hr_query query;
+    const hr_slice *slices = query.slices;
 
-    assert(count == 2);
+    hr_query_read(&query, text, strlen(text), HG_POSTGRES);
+    assert(query.count == 2);
     assert(strncmp(text + slices[0].start, "select 1 /*job='a'*/", slices[0].length) == 0);
     assert(strcmp(text + slices[1].start, " /*job='b'*/ select 2; -- end\n/*job='c'*/") == 0);
     assert(slices[1].start + slices[1].length == strlen(text));
@@ -314,11 +323,13 @@ static void slices_keep_their_own_comments(void)
 static void more_than_enough_statements_are_one(void)
 {
     char text[1024] = "";
-    hr_slice slices[HR_MAX_SLICES];
+    hr_query query;
+    const hr_slice *slices = query.slices;
 
     for (int i = 0; i < 100; i++)
         strcat(text, "set a=1;");
-    assert(hr_split(text, strlen(text), HG_POSTGRES, slices) == HR_MAX_SLICES);
+    hr_query_read(&query, text, strlen(text), HG_POSTGRES);
+    assert(query.count == HR_MAX_SLICES);
     assert(slices[HR_MAX_SLICES - 1].reading.kind == HR_KIND_WRITE);
     assert(slices[HR_MAX_SLICES - 1].start + slices[HR_MAX_SLICES - 1].length == strlen(text));
 }
@@ -351,17 +362,18 @@ static void what_the_gate_follows_is_found(void)
 static void doubts_begin_where_they_stand(void)
 {
     const char *text = "set a = 1; commit; select 'a\\\\'; set b = 2";
-    hr_slice slices[HR_MAX_SLICES];
-    uint32_t count = hr_split(text, strlen(text), HG_MYSQL, slices);
+    hr_query query;
+    const hr_slice *slices = query.slices;
 
-    assert(count == 4);
+    hr_query_read(&query, text, strlen(text), HG_MYSQL);
+    assert(query.count == 4);
     assert(slices[0].reading.kind == HR_KIND_FREE && slices[1].reading.kind == HR_KIND_FREE);
     assert(!slices[1].reading.unsure && slices[1].reading.ends);
     assert(slices[2].reading.kind == HR_KIND_WRITE && slices[2].reading.unsure);
     assert(slices[3].reading.kind == HR_KIND_WRITE && slices[3].reading.verb == HR_VERB_SET);
     text = "commit; /*!99999 begin */; select 1";
-    count = hr_split(text, strlen(text), HG_MYSQL, slices);
-    assert(count == 3 && slices[0].reading.kind == HR_KIND_FREE && !slices[0].reading.unsure);
+    hr_query_read(&query, text, strlen(text), HG_MYSQL);
+    assert(query.count == 3 && slices[0].reading.kind == HR_KIND_FREE && !slices[0].reading.unsure);
     assert(slices[1].reading.unsure && slices[2].reading.kind == HR_KIND_WRITE);
 }
 
@@ -407,8 +419,8 @@ static void a_long_list_is_not_free(void)
     memcpy(text, "set", 3);
     for (; length < sizeof text - 5; length += 5)
         memcpy(text + length, length == 3 ? " a=1 " : ", a=1", 5);
-    assert(hr_kind_of(text, length, HR_PROTOCOL_MYSQL) == HR_KIND_WRITE);
-    assert(hr_kind_of(text, 5 * 20 + 3, HR_PROTOCOL_MYSQL) == HR_KIND_FREE);
+    assert(kind_of(text, length, HG_MYSQL) == HR_KIND_WRITE);
+    assert(kind_of(text, 5 * 20 + 3, HG_MYSQL) == HR_KIND_FREE);
 }
 
 static const char *name_in(const char *text)
@@ -445,8 +457,8 @@ static void a_text_may_end_anywhere(void)
 
             assert(exact != NULL);
             memcpy(exact, rows[i].text, length);
-            hr_kind_of(exact, length, HR_PROTOCOL_POSTGRES);
-            hr_kind_of(exact, length, HR_PROTOCOL_MYSQL);
+            kind_of(exact, length, HG_POSTGRES);
+            kind_of(exact, length, HG_MYSQL);
             hr_read_deep(exact, length, HG_POSTGRES);
             hr_read_deep(exact, length, HG_MYSQL);
             free(exact);

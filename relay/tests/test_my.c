@@ -469,7 +469,7 @@ static void packets_of_16_mb_are_continued(void)
     passes(t, HR_SERVER, eof(5, MY_AUTOCOMMIT));
     assert(noted(&t->ended, "done 1 ok\n"));
 
-    t->asked.length = 0; /* blocked: swallowed up to its last packet, whose number counts */
+    t->asked.length = 0; /* blocked: discarded up to its last packet, whose number counts */
     verdict = HR_BLOCK;
     large[3] = 0;
     large[4] = 3;

@@ -153,7 +153,7 @@ static void a_free_name_behind_a_query_is_asked_for_as_unknown(void)
     put_execute(&m, "");
     put_sync(&m);
     passes(t, HR_CLIENT);
-    assert(noted(&t->asked, "8 P SELECT swap()\n1d \n"));
+    assert(noted(&t->asked, "8 P SELECT swap()\n1c \n"));
     talk_close(t);
 }
 
@@ -453,21 +453,6 @@ static void pipelined_transaction_is_foreseen(void)
     served(t, 'I');
     assert(noted(&t->ended, "done 1 ok\ndone 2 ok\ndone 3 ok\ndone 4 ok\ndone 5 ok\n"));
     assert(t->session.machine->at_rest(&t->session));
-    talk_close(t);
-}
-
-static void only_the_first_bind_of_a_segment_is_outside(void)
-{
-    talk *t = open_talk(w);
-
-    put_extended(&m, "", "SELECT 1");
-    put_extended(&m, "", "SELECT 'no'");
-    put_sync(&m);
-    passes(t, HR_CLIENT);
-    assert(noted(&t->asked, "8 P SELECT 1\nd P SELECT 'no'\n"));
-    put_extended_answer(&m);
-    served(t, 'I');
-    assert(noted(&t->ended, "done 1 ok\ndone 2 ok\n"));
     talk_close(t);
 }
 
@@ -928,16 +913,17 @@ static void block_in_a_pipeline_comes_in_its_turn(void)
     talk_close(t);
 }
 
-/* In one segment, behind an admitted statement: budgets that act inside transactions. */
+/* A segment is no transaction that the client has begun: each of its Binds is decided. */
 static void block_behind_an_admitted_statement_of_its_segment(void)
 {
     talk *t = open_talk(w);
 
     put_extended(&m, "", "SELECT 1");
-    put_extended(&m, "", "SELECT 'never'");
+    put_extended(&m, "", "SELECT 'no'");
     put_extended(&m, "", "SELECT 2");
     put_sync(&m);
     say(t, HR_CLIENT);
+    assert(noted(&t->asked, "8 P SELECT 1\nc P SELECT 'no'\n"));
     assert(server_hears(t, "PBDEP!S"));
     put_extended_answer(&m);
     put_message(&m, '1', "", 0);
@@ -1276,7 +1262,6 @@ int main(void)
     nothing_is_decided_in_a_failed_transaction();
     begin_and_statement_in_one_segment();
     pipelined_transaction_is_foreseen();
-    only_the_first_bind_of_a_segment_is_outside();
     query_behind_a_query_waits_for_what_it_led_to();
     fetching_more_of_a_portal_is_inside_a_transaction();
     portals_may_be_executed_in_any_order();

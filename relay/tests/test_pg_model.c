@@ -175,12 +175,12 @@ static void show_state(talk *t, const sim *s)
 
     show("stuck at", t->kept[HR_CLIENT].bytes, t->kept[HR_CLIENT].length);
     show("executed", s->executed.bytes, s->executed.length);
-    fprintf(stderr,
-            "next %d; server %c skips %d copies %d; block %d swallowing %d copying %d skipping %d\n"
-            "sent %u answered %u segment %u of %u\n",
-            t->next, s->status, s->skips, s->copies, pg->transaction, pg->skip_until_sync,
-            pg->copying_in, pg->server_skips, pg->sent, pg->answered, pg->server_segment,
-            pg->segment);
+    fprintf(
+        stderr,
+        "next %d; server %c skips %d copies %d; block %d skip_until_sync %d copying %d skipping %d\n"
+        "sent %u answered %u segment %u of %u\n",
+        t->next, s->status, s->skips, s->copies, pg->transaction, pg->skip_until_sync,
+        pg->copying_in, pg->server_skips, pg->sent, pg->answered, pg->server_segment, pg->segment);
     for (uint32_t i = 0; i < pg->unit_count; i++) {
         const hr_pg_unit *units = pg->ring == NULL ? pg->here : pg->ring;
         uint32_t room = pg->ring == NULL ? HR_PG_UNITS_HERE : HR_PG_MAX_UNITS;

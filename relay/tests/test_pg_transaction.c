@@ -51,7 +51,7 @@ static void what_has_ended_does_not_count_for_the_next(void)
         run(t, "BEGIN", 'T');
         run(t, "SELECT 1", 'T');
         run(t, strings[i], 'T');
-        assert(is_first(t) && is_inside(t));
+        assert(is_first(t) && t->begun && is_inside(t));
         talk_close(t);
     }
 }

@@ -6,12 +6,12 @@
 
 static const char secret[] = "a secret of thirty-two bytes, hm";
 
-static hr_identity_settings trusting(bool by_signature)
+static hg_identity trusting(bool by_signature)
 {
-    hr_identity_settings identity = {.sources = 2, .trusts = 1, .default_priority = 100};
+    hg_identity identity = {.sources = 2, .trusts = 1, .default_priority = 100};
 
-    identity.source[0] = (hr_source){HR_FROM_TAG, 3, "job"};
-    identity.source[1].kind = HR_FROM_USER;
+    identity.source[0] = (hg_source){HG_FROM_TAG, 3, "job"};
+    identity.source[1].kind = HG_FROM_USER;
     strcpy(identity.trust[0].key, "job");
     identity.trust[0].users = 1;
     strcpy(identity.trust[0].user[0], "airflow");
@@ -57,7 +57,7 @@ static const char *client(world *w, talk *t, const char *text)
 
 static void a_bound_tag_counts_from_its_users_alone(void)
 {
-    hr_identity_settings identity = trusting(false);
+    hg_identity identity = trusting(false);
     world *w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     talk *t = asker(w, 0, "airflow");
 
@@ -79,7 +79,7 @@ static void a_bound_tag_counts_from_its_users_alone(void)
 /* The same prepared text of two users: what is found for one is not the other's. */
 static void who_runs_a_prepared_text_decides(void)
 {
-    hr_identity_settings identity = trusting(false);
+    hg_identity identity = trusting(false);
     world *w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     talk *good = asker(w, 0, "airflow");
     talk *bad = asker(w, 0, "mallory");
@@ -102,7 +102,7 @@ static void who_runs_a_prepared_text_decides(void)
 
 static void a_signature_vouches_for_all_tags_one_user_and_some_time(void)
 {
-    hr_identity_settings identity = trusting(true);
+    hg_identity identity = trusting(true);
     world *w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     talk *t = asker(w, 0, "web");
     long long expires = w->thread[0].wall_ms / 1000 + 60;
@@ -133,7 +133,7 @@ static void a_signature_vouches_for_all_tags_one_user_and_some_time(void)
 /* A remembered verdict ends with the signature. */
 static void a_prepared_signature_ends_too(void)
 {
-    hr_identity_settings identity = trusting(true);
+    hg_identity identity = trusting(true);
     world *w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     talk *t = asker(w, 0, "web");
     char text[512];
@@ -158,7 +158,7 @@ static void malformed_signatures_vouch_for_nothing(void)
     static const char *const bad[] = {
         "v1.", "v1..", "v1.1", "v2.1700000060.00", "v1.99999999999999999.0", "v1.1700000060.zz",
         "x"};
-    hr_identity_settings identity = trusting(true);
+    hg_identity identity = trusting(true);
     world *w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     talk *t = asker(w, 0, "web");
     char text[512];
@@ -178,7 +178,7 @@ static void malformed_signatures_vouch_for_nothing(void)
 /* "*" is every tag that has no row of its own. */
 static void every_tag_can_be_bound(void)
 {
-    hr_identity_settings identity = trusting(false);
+    hg_identity identity = trusting(false);
     world *w;
     talk *t;
 
@@ -188,7 +188,7 @@ static void every_tag_can_be_bound(void)
     strcpy(identity.trust[1].key, "team");
     identity.trust[1].users = 1;
     strcpy(identity.trust[1].user[0], "web");
-    identity.source[0] = (hr_source){HR_FROM_TAG, 4, "team"};
+    identity.source[0] = (hg_source){HG_FROM_TAG, 4, "team"};
     w = world_with(HR_PROTOCOL_POSTGRES, &identity);
     t = asker(w, 0, "web");
     assert(strcmp(client(w, t, "select 1 /*team='b',job='x'*/"), "b") == 0);

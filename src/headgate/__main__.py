@@ -21,7 +21,7 @@ except ModuleNotFoundError as missing:
 if TYPE_CHECKING:
     from headgate.cli.pg import PgExtension
     from headgate.cli.top import TopOptions
-    from headgate.metrics.lint import MetricLook
+    from headgate.metrics.advice import MetricLook
     from headgate.metrics.model import DsnParts, Engine
     from headgate.settings.starter import Diagnosis, Discovery
 
@@ -122,8 +122,8 @@ def _run() -> None:
     try:
         app(prog_name="headgate", obj=ThisHost())
     except HeadgateError as error:
+        from headgate.cli.documents import plain
         from headgate.cli.exits import exit_code_of_error
-        from headgate.cli.render import plain
 
         lines = (plain(line) for line in str(error).splitlines())
         print("headgate: " + "\n".join(lines), file=sys.stderr)

@@ -6,6 +6,7 @@ What it is made of is put together in assemble.py, and what it serves in http/as
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import os
 import signal
@@ -68,6 +69,19 @@ def run_agent(settings_path: Path) -> int:
     return 0
 
 
+def _ready(agent: AgentSettings) -> str:
+    """What to type next, for the person who started it in a terminal."""
+    scheme = "https" if agent.tls_cert else "http"
+    places = [] if agent.socket is None else [f"unix://{agent.socket.absolute()}"]
+    places += [] if agent.listen is None else [f"{scheme}://{':'.join(map(str, agent.listen))}"]
+    return (
+        f"ready: {' and '.join(places)}. In another terminal:\n"
+        f"  export HEADGATE_URL={places[0]}\n"
+        "  headgate top     # live\n"
+        "  headgate page    # a link to the page, signed in"
+    )
+
+
 class Agent:
     """One agent, built from settings; `run` serves until it is stopped."""
 
@@ -88,6 +102,7 @@ class Agent:
         self._sockets = Sockets(context.agent)
         self._clock = context.clock
         self._notifier = notifier or Notifier({})
+        self._has_begun = False
         self._stop = asyncio.Event()
         self._hangup = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -103,6 +118,7 @@ class Agent:
     async def start(self) -> None:
         rooms, settings = self.rooms, self.context.settings
         await self._sockets.bind(self.door.listener)
+        self._has_begun = True
         if not await self._state.load():
             self._background("store", self._state.load_later)
         if rooms.fleet is not None:
@@ -122,6 +138,7 @@ class Agent:
         self._background("budgets", rooms.budgets.budgets.run)
         self._background("exchange", changes.exchange.run)
         self._background("forgetter", changes.forgetter.run)
+        self._background("starts", changes.start_due)
         self._background("metrics", rooms.metrics.keeper.run)
         for name, run in rooms.fleet.loops() if rooms.fleet else ():
             self._background(name, run)
@@ -137,11 +154,15 @@ class Agent:
             socket=str(settings.agent.socket or ""),
             databases=sorted(settings.databases),
         )
+        if sys.stderr.isatty():
+            print(_ready(settings.agent), file=sys.stderr)  # noqa: T201 -- for the person who started it
         if self._notifier.is_heard:
             self._notifier.ready(self._status())
             self._background("service", self._tell_manager)
 
     async def stop(self) -> None:
+        if not self._has_begun:  # Its address was taken: nothing has to end.
+            return
         log.info("agent.stopping")
         self._notifier.stopping("finishing what is under way")
         rooms, tracer = self.rooms, self.context.tracer
@@ -401,15 +422,18 @@ class Sockets:
         loop, agent = asyncio.get_running_loop(), self._agent
         if agent.listen is not None:
             host, port = agent.listen
-            server = await loop.create_server(
-                listener,
-                host,
-                port,
-                ssl=(tls := tls_of(agent)),
-                ssl_handshake_timeout=agent.request_timeout_s if tls else None,
-                backlog=BACKLOG,
-                start_serving=False,
-            )
+            try:
+                server = await loop.create_server(
+                    listener,
+                    host,
+                    port,
+                    ssl=(tls := tls_of(agent)),
+                    ssl_handshake_timeout=agent.request_timeout_s if tls else None,
+                    backlog=BACKLOG,
+                    start_serving=False,
+                )
+            except OSError as error:
+                raise OSError(_not_bound(f"{host}:{port}", error)) from None
             listener.add(server)
         if agent.socket is not None:
             sock = _unix_socket(agent.socket, int(agent.socket_mode, 8))
@@ -427,6 +451,16 @@ class Sockets:
         with suppress(FileNotFoundError):
             if path.stat().st_ino == self._inode:
                 path.unlink()
+
+
+def _not_bound(address: str, error: OSError) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"{address} is taken: stop the program that listens there (headgate doctor says "
+            "whether it is an agent), or change listen of [agent]"
+        )
+    reason = os.strerror(error.errno) if error.errno else error
+    return f"cannot listen on {address}: {reason}; change listen of [agent]"
 
 
 def _unix_socket(path: Path, mode: int) -> socket.socket:

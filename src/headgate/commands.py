@@ -14,9 +14,9 @@ from headgate.errors import Fault, InvalidSettings, ProbeFailed
 from headgate.fleet.assemble import access_faults
 from headgate.history.assemble import webhook_of
 from headgate.http.assemble import start_faults
+from headgate.metrics.advice import MetricLook
 from headgate.metrics.assemble import probe_faults, probes_of
 from headgate.metrics.builtins import BUILTINS
-from headgate.metrics.lint import MetricLook
 from headgate.metrics.model import Engine, MetricSpec
 from headgate.metrics.probes.factory import DatabaseProbes, MetricProbe
 from headgate.metrics.probes.factory import parts_of as parts_of

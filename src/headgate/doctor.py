@@ -35,7 +35,6 @@ CLOCK_S = 0.1
 PEER_S = 5.0
 LITTLE_BYTES, NO_BYTES = 1 << 30, 16 << 20
 SOON_S = 14 * 86_400.0
-MIB = 1 << 20
 
 
 class _Answering(msgspec.Struct):
@@ -49,19 +48,8 @@ def examine(settings_path: Path) -> list[Diagnosis]:
     try:
         settings = validated(settings_path)
     except InvalidSettings as error:
-        return [
-            Diagnosis(
-                "fault",
-                str(settings_path),
-                f"{_line(fault.line)}{fault.place}: {fault.message}",
-            )
-            for fault in error.faults
-        ]
+        return [Diagnosis("fault", str(settings_path), str(fault)) for fault in error.faults]
     return asyncio.run(_examine(settings, settings_path))
-
-
-def _line(line: int | None) -> str:
-    return f"line {line}: " if line else ""
 
 
 async def _examine(settings: Settings, path: Path) -> list[Diagnosis]:
@@ -219,7 +207,7 @@ def _state(agent: AgentSettings) -> Iterator[Diagnosis]:
         yield Diagnosis("fault", subject, says)
         return
     free = shutil.disk_usage(folder).free
-    says = f"{free // MIB:,} MiB free"
+    says = f"{free / 2**30:,.0f} GiB free" if free >= LITTLE_BYTES else f"{free >> 20} MiB free"
     if free < LITTLE_BYTES:
         yield Diagnosis(
             "fault" if free < NO_BYTES else "advice",

@@ -164,7 +164,7 @@ def test_a_costly_statement_is_limited_in_two_clicks_and_only_warned_of(
     tab.get_by_role("button", name="Create it, in warn").click()
     expect(tab.locator("#flash")).to_contain_text("To undo it")
     (made,) = (one for name, one in site.budgets.items() if name.startswith("query-"))
-    assert made.get("mode", "warn") == "warn" and list(made["rules"][0]["match"]) == ["query"]
+    assert made.get("mode", "warn") == "warn" and list(made["rules"][0]["match"]) == ["fingerprint"]
     assert site.works() == "", "it only warns"
 
 
@@ -277,6 +277,7 @@ def test_a_form_reports_faults_at_their_fields_and_makes_what_it_showed(
     tab.locator("#rule-1-key-0").fill("tag.controller")
     tab.locator("#rule-1-value-0").fill("export")
     tab.locator("#rule-1-each").fill("tag.tenant")
+    tab.get_by_text("More: delays").click()
     tab.locator("#lasts").fill("2h")
     tab.locator("#lasts").press("Enter")
     make = tab.get_by_role("button", name="Create it, in warn")
@@ -286,7 +287,7 @@ def test_a_form_reports_faults_at_their_fields_and_makes_what_it_showed(
     expect(make).to_be_disabled()
     expect(tab.get_by_text("The form was changed since")).to_be_visible()
     tab.get_by_role("button", name="Preview").last.click()
-    expect(tab.locator("#preview")).to_contain_text("rate 40")
+    expect(tab.locator("#preview")).to_contain_text("rate 40%")
     make.click()
     expect(tab.locator("#flash")).to_contain_text("exports: new, warn")
     made = site.budgets["exports"]
@@ -308,16 +309,16 @@ def test_a_change_that_another_user_made_meanwhile_is_not_lost(site: Traffic, ta
     tab.get_by_role("link", name="Change …").click()
     tab.locator("#s-rate").fill("10")
     tab.get_by_role("button", name="Preview").last.click()
-    expect(tab.locator("#preview")).to_contain_text("rate 0 → 10")
+    expect(tab.locator("#preview")).to_contain_text("rate 0% → 10%")
     site.api("PATCH", "/v1/budgets/main/exports", {"rate": 5})
     tab.get_by_role("button", name="Change it").click()
     expect(tab.locator("#rejection")).to_be_visible()
     expect(tab.locator("#rejection")).to_contain_text("revision")
     assert site.budgets["exports"]["rate"] == 5
     tab.get_by_role("button", name="Preview").last.click()
-    expect(tab.locator("#preview")).to_contain_text("rate 5 → 10")
+    expect(tab.locator("#preview")).to_contain_text("rate 5% → 10%")
     tab.get_by_role("button", name="Change it").click()
-    expect(tab.locator("#flash")).to_contain_text("rate 5 → 10")
+    expect(tab.locator("#flash")).to_contain_text("rate 5% → 10%")
     assert site.budgets["exports"]["rate"] == 10
 
 
@@ -355,7 +356,7 @@ def test_without_script_the_switch_for_all_works_too(site: Traffic, new_tab: Any
     tab.goto("/budgets/main")
     tab.get_by_role("button", name="Only warn").click()
     tab.get_by_role("button", name="Only warn").click()
-    expect(tab.get_by_role("alert")).to_contain_text("every budget only warns")
+    expect(tab.get_by_role("alert")).to_contain_text("budgets only warn, and nothing is blocked")
     eventually(lambda: site.works() == "")
 
 
@@ -365,7 +366,7 @@ def test_a_database_without_the_extension_shows_how_to_begin(
     tab.goto("/budgets")
     shot(tab, "databases")
     tab.locator("#traffic-other").get_by_role("link", name="What to do").click()
-    expect(tab.get_by_text("sudo headgate pg install")).to_be_visible()
+    expect(tab.get_by_text('sudo "$(command -v headgate)" pg install')).to_be_visible()
     expect(tab.get_by_text("[databases.other.traffic]")).to_be_visible()
     shot(tab, "not-configured")
     assert not watches[tab].faults

@@ -20,8 +20,16 @@ def test_a_throttled_client_is_seen_and_leads_to_its_rule(
     shot(tab, "clients-held", width=360)
     first.get_by_role("link", name="hf:job").click()
     expect(tab.get_by_role("heading", name="hf:job")).to_be_visible()
-    tab.locator("#client-now").get_by_role("link", name=rule["id"]).click()
-    expect(tab).to_have_url(re.compile(rf"/rules#rule-{rule['id']}$"))
+    expect(tab.locator(".rejection")).to_have_count(1)
+    expect(tab.locator(".rejection")).to_contain_text(re.compile(rf"\d × rule {rule['id']}"))
+    now = tab.locator("#client-now")
+    expect(now.get_by_role("link", name=rule["id"], exact=True)).to_have_attribute(
+        "href", f"/rules#rule-{rule['id']}"
+    )
+    now.get_by_role("link", name=f"Lift rule {rule['id']}").click()
+    tab.get_by_role("button", name="Lift").click()
+    expect(tab.locator("main")).not_to_contain_text("INC-1")
+    assert not site.rules()
 
 
 def test_the_list_can_show_throttled_clients_only(site: Site, tab: Page) -> None:

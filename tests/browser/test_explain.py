@@ -37,10 +37,12 @@ def test_an_impossible_name_is_reported_beside_the_form(tab: Page) -> None:
     form.get_by_label("Client").fill("fine")
     form.get_by_role("button", name="Explain").click()
     expect(tab.locator("#explained")).to_contain_text("fine on main: admitted OK")
+    expect(form).to_be_hidden()
 
 
 def test_where_no_database_has_budgets_there_is_no_form_for_statements(tab: Page) -> None:
     tab.goto("/explain")
+    tab.get_by_text("A statement, under the budgets").click()
     form = tab.locator("#explain-statement")
     expect(form).to_contain_text("No database of this agent has budgets")
     expect(form.get_by_role("button", name="Explain")).to_be_disabled()

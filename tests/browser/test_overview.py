@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import datetime
 from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
     from tests.browser.conftest import NewTab
 
 METRIC = "/v1/databases/main/metrics/pool_usage"
+METRIC_PAGE = "/databases/main/metrics/pool_usage"
 
 
 @pytest.fixture
@@ -37,6 +40,8 @@ def test_how_things_are_is_read_at_once_and_each_metric_is_drawn(site: Site, tab
         [re.compile("main admits"), re.compile("replica admits")]
     )
     expect(tab.get_by_role("row", name=re.compile("pool_usage")).first).to_contain_text("healthy")
+    course = tab.locator("#metric-main-pool_usage .spark")
+    expect(course).to_have_attribute("aria-label", re.compile("last hour: highest .*%"))
     figure = tab.locator("#chart-main-pool_usage")
     figure.scroll_into_view_if_needed()
     canvas = figure.get_by_role("img", name=re.compile("pool_usage on main, last 1h"))
@@ -133,11 +138,66 @@ def test_it_is_read_without_a_script_and_on_a_phone(site: Site, new_tab: NewTab,
     plain.goto("/")
     expect(plain.locator("#states")).to_contain_text("main admits")
     plain.get_by_role("link", name="Threshold of pool_usage on main").click()
-    expect(plain.get_by_role("heading", name="Threshold of pool_usage on main")).to_be_visible()
-    tab.set_viewport_size({"width": 360, "height": 800})
+    expect(plain.get_by_role("heading", name="pool_usage on main")).to_be_visible()
+    expect(plain.get_by_role("heading", name="Clients it rejected")).to_be_visible()
+    tab.set_viewport_size({"width": 390, "height": 844})
+    for path in ("/", METRIC_PAGE, "/clients", "/clients/phone", "/rules", "/explain", "/audit"):
+        tab.goto(path)
+        expect(tab.locator("main h1").first).to_be_attached()
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390, path
+        nav = tab.get_by_role("navigation", name="Pages").get_by_role("link")
+        tops = {round(box["y"]) for box in (link.bounding_box() for link in nav.all()) if box}
+        assert len(tops) == 1, "the navigation is one line"
+        last = nav.last.bounding_box()
+        assert last is not None and last["x"] + last["width"] <= 390, "without scrolling"
+
+
+def test_a_metric_has_a_page_of_its_own_where_everything_works(
+    site: Site, tab: Page, threshold: None
+) -> None:
+    """By its address, in a new tab: chart, threshold, who was rejected, what was changed."""
+    tab.goto(METRIC_PAGE)
+    expect(tab.get_by_role("img", name=re.compile("pool_usage on main, last 1h"))).to_be_visible()
+    expect(tab.get_by_role("heading", name="Clients it rejected")).to_be_visible()
+    form = tab.get_by_role("region", name="Threshold")
+    form.get_by_label("threshold").fill("0.001")
+    form.get_by_role("button", name="Preview").click()
+    expect(form).to_contain_text("rejects")
+    expect(form.get_by_role("button", name="Leave it")).to_be_hidden()
+    form.get_by_role("button", name="Set it to").click()
+    expect(tab.locator("#now h1")).to_contain_text("breached")
+    expect(tab.locator("#about")).to_contain_text("changed metric main/pool_usage")
+    assert limit_of(site) == 0.001
+    site.check("hurt:job")
+    expect(tab.locator("#about")).to_contain_text("hurt:job")
+
+
+def test_times_are_in_the_zone_of_the_browser_and_utc_is_a_hint(
+    site: Site, browser: Browser, watches: dict[Page, Watch]
+) -> None:
+    rule = site.rule(target="zone", kind="hold", reason="INC-9")
+    context = browser.new_context(base_url=site.url, timezone_id="Asia/Tokyo")
+    context.set_default_timeout(DEADLINE_S * 1000)
+    tab = context.new_page()
+    tab.goto("/audit")
+    expect(tab.locator("footer")).to_contain_text("Asia/Tokyo")
+    at = tab.locator("table.audit tr", has_text=rule["id"]).first.locator("time").first
+    utc = datetime.fromisoformat(rule["created_at"])
+    expect(at).to_have_attribute("title", f"{utc:%Y-%m-%d %H:%M:%S} UTC")
+    expect(at).to_have_text(f"{utc.astimezone(ZoneInfo('Asia/Tokyo')):%H:%M:%S}")
+    context.close()
+
+
+def test_charts_out_of_sight_are_drawn_for_paper(site: Site, tab: Page) -> None:
+    tab.set_viewport_size({"width": 1280, "height": 300})
     tab.goto("/")
-    expect(tab.locator("#states")).to_contain_text("main admits")
-    assert tab.evaluate("document.documentElement.scrollWidth") <= 360
+    expect(tab.locator("#figures figure")).not_to_have_count(0)
+    drawn = tab.locator("#figures figure").count()
+    expect(tab.locator("#figures canvas")).to_have_count(drawn)
+    tab.emulate_media(media="print")
+    expect(tab.get_by_role("navigation", name="Pages")).to_be_hidden()
+    expect(tab.locator("#figures canvas").last).to_be_visible()
+    tab.emulate_media(media="screen")
 
 
 # --- a day of many metrics ----------------------------------------------------------------------

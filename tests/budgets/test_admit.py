@@ -10,6 +10,7 @@ import pytest
 from headgate.budgets.admit import PLACE_RETRY_NS, BucketState, decide, terms_of
 from headgate.budgets.ask import (
     NEVER,
+    Estimate,
     Limit,
     StatementAnswer,
     StatementCheck,
@@ -33,8 +34,19 @@ def standing(running: int = 0, owed_cpu_ns: int = 0, **settings: Any) -> BucketS
     return BucketState(terms, running, owed)
 
 
-def asked(*standings: BucketState, estimate: int = 1, **ask: Any) -> StatementAnswer:
-    return decide(standings, StatementCheck(0, **ask), estimate)
+def asked(*standings: BucketState, estimate: int = 1, p90: int = 0, **ask: Any) -> StatementAnswer:
+    estimated = Estimate(estimate, max(estimate, p90))
+    return decide(standings, StatementCheck(0, **ask), estimated)
+
+
+def test_the_per_query_limit_is_compared_with_p90_and_debt_with_the_mean() -> None:
+    """R162: a statement that may take too long is not charged as if it did."""
+    alone, together = standing(burst=10), standing(rate=50, capacity=10)
+    answer = asked(alone, estimate=150 * MS, p90=250 * MS)
+    assert told(answer) == (BLOCK, 0, QUERY)
+    assert (answer.used, answer.bound, answer.estimate_ns) == (250 * MS, 200 * MS, 150 * MS)
+    assert told(asked(together, estimate=150 * MS, p90=250 * MS)) == (RUN, 0, NONE)
+    assert told(asked(together, estimate=250 * MS, p90=250 * MS)) == (BLOCK, 0, BUCKET)
 
 
 def told(answer: StatementAnswer) -> tuple[StatementVerdict, int, Limit]:
@@ -120,7 +132,7 @@ def test_inside_a_transaction_nobody_is_blocked_or_delayed() -> None:
     broken = standing(burst=0.001, max_delay_s=5)
     answer = asked(broken, estimate=S, flags=IN_TXN)
     assert (answer.verdict, answer.passed, answer.limits) == (RUN, True, (QUERY,))
-    strict = standing(burst=0.001, in_transaction=True)
+    strict = standing(burst=0.001, in_transaction="block")
     assert told(asked(broken, strict, estimate=S, flags=IN_TXN)) == (BLOCK, 1, QUERY)
     warned = asked(standing(burst=0.001, mode="warn"), estimate=S, flags=IN_TXN)
     assert (warned.verdict, warned.passed) == (RUN, False)
@@ -155,7 +167,7 @@ def test_what_would_soon_fit_is_delayed_instead() -> None:
     assert asked(soon, estimate=S + 1).retry_ns == S + 1
     assert told(asked(later, estimate=S // 2, flags=StatementFlags.NO_DELAY)) == (BLOCK, 0, BUCKET)
     assert asked(soon, estimate=S // 2, flags=IN_TXN).verdict is RUN
-    strict = standing(0, 2 * S, in_transaction=True, **DELAYING)
+    strict = standing(0, 2 * S, in_transaction="block", **DELAYING)
     assert asked(strict, estimate=S // 2, flags=IN_TXN).verdict is DELAY
 
 

@@ -59,7 +59,7 @@ def test_an_empty_policy_is_a_head_and_the_servers_keys() -> None:
     """R101."""
     whole = compiled(version=7)
     magic, format_, crc, length, version, flags, keys = unpack_from("<8sIIQQII", whole)
-    assert (magic, format_, length, version) == (b"HGPOLICY", 1, len(whole), 7)
+    assert (magic, format_, length, version) == (b"HGPOLICY", 2, len(whole), 7)
     assert (flags, keys) == (0, 0)
     assert crc == zlib.crc32(whole[:12] + bytes(4) + whole[16:])
     names = b"usernamedatabaseapplication_nameremote_addressqueryfingerprint"
@@ -69,12 +69,12 @@ def test_an_empty_policy_is_a_head_and_the_servers_keys() -> None:
         hg_hash(0, b"database"),
     ]
     assert {len(section(whole, name)) for name in FORMATS if name != "keys"} == {0}
-    assert len(whole) == 136 + 6 * 24 + len(names) + -len(names) % 8
+    assert len(whole) == 152 + 6 * 24 + len(names) + -len(names) % 8
 
 
 def test_sections_follow_each_other_and_are_padded_with_zeroes() -> None:
     whole = compiled({"rules": [{"match": {"username": "x"}}]})
-    at = 136
+    at = 152
     for index, name in enumerate(SECTIONS):
         offset, count = unpack_from("<2I", whole, 40 + 8 * index)
         size = count * SIZES.get(name, 1 if name == "strings" else 4)
@@ -88,7 +88,7 @@ def test_a_budget_is_laid_out_as_the_header_says() -> None:
     whole = compiled(
         {
             "mode": "enforce", "rate": 20, "capacity": 200, "burst": 0, "concurrency": 10,
-            "warning_threshold": 80, "when": "unhealthy", "in_transaction": True, "epoch": 5,
+            "warning_threshold": 80, "when": "unhealthy", "in_transaction": "block", "epoch": 5,
             "max_delay_s": 2, "penalty_s": 0.1, "max_delayed": 4, "expires_at": 1000,
         },
         {"max_workers": 3},
@@ -249,7 +249,7 @@ def rejection(whole: bytes) -> str:
         (lambda whole: whole[:100], "policy.hgp: is cut off: 100 bytes"),
         (lambda whole: whole[:-8], "bytes and says"),
         (lambda whole: whole + bytes(8), "it was not written whole"),
-        (lambda whole: whole[:8] + b"\2" + whole[9:], "has format 2, this is a Headgate for"),
+        (lambda whole: whole[:8] + b"\1" + whole[9:], "has format 1, this is a Headgate for"),
         (lambda whole: whole[:-20] + b"x" + whole[-19:], "is damaged: its checksum is"),
     ],
 )

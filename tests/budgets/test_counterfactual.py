@@ -82,7 +82,7 @@ limits = st.fixed_dictionaries(
         "max_workers": st.integers(0, 3),
         "warning_threshold": st.just(80),
         "mode": st.sampled_from(["enforce", "warn"]),
-        "in_transaction": st.booleans(),
+        "in_transaction": st.sampled_from(("charge", "block")),
         "rules": st.sampled_from(
             [
                 [{}],
@@ -189,7 +189,7 @@ def test_inside_a_transaction_it_passes_as_in_a_server() -> None:
     """R148."""
     inside = [replace(ran(at), flags=2) for at in range(5)]
     assert fates(play(inside, budget(**HALF))) == {Fate.RAN: 5}
-    assert fates(play(inside, budget(in_transaction=True, **HALF)))[Fate.BLOCKED] == 2
+    assert fates(play(inside, budget(in_transaction="block", **HALF)))[Fate.BLOCKED] == 2
 
 
 # --- what is known of then -----------------------------------------------------------------------
@@ -301,7 +301,7 @@ def test_what_it_cannot_know_is_said() -> None:
     told = " ".join(play(traces, named).notes)
     for words in (
         "1 traces are of statements that no budget matched",
-        "1 of 4 traces stand for several",
+        "1 of 4 traces represent several",
         "1 statements were blocked then",
         "4 traces have no fingerprint",
         "2 traces lack some or all of their tags",
@@ -327,6 +327,6 @@ def test_weights_that_cannot_be_are_cut_to_what_can() -> None:
     absurd = [blocked(at, cost_ms=0, weight=1e7) for at in (0, 1, 2)]
     outcome = play([*absurd, ran(5)], budget("b", **HALF))
     assert outcome.total.blocked_before < 250_000, "5 us of a CPU each at least"
-    assert "3 traces said to stand for more statements" in outcome.notes[0]
+    assert "3 traces represent more statements" in outcome.notes[0]
     usual = [blocked(at, weight=300.0) for at in (0, 10, 20)]
     assert play(usual, budget("b", **HALF)).total.blocked_before == 900

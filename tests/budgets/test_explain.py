@@ -109,7 +109,7 @@ def test_it_reads_as_text() -> None:
     w = world(budget("etl", rate=50, capacity=100, max_workers=4, rules=[{"each": ["tag.tenant"]}]))
     lines = explained(w, 2 * S).lines()
     assert lines == [
-        "block: estimated 2.000 s of CPU, by budget etl [tenant=acme]: "
+        "block: expected 2.000 s of CPU, by budget etl [tenant=acme]: "
         "debt 0.000 s of 1.000 s, never fits",
         "to change that:",
         "  etl: it is larger than the whole capacity: make it cheaper, or raise that to 200",
@@ -119,7 +119,7 @@ def test_it_reads_as_text() -> None:
         "  etl: everything, for each tag.tenant: applies: bucket tenant=acme",
     ]
     assert explained(world()).lines() == [
-        "run: estimated 0.001 s of CPU, and no budget applies",
+        "run: expected 0.001 s of CPU, and no budget applies",
     ]
 
 

@@ -426,7 +426,7 @@ async def test_a_reader_delays_no_change() -> None:
     """A dry run needs no token; it must not stand between an operator and the switch."""
     world = await BudgetWorld(document(ETL)).start()
     book = world.main.book
-    async with world.main.in_force._lock, world.own._own._lock, asyncio.timeout(DEADLINE_S):
+    async with world.main.in_force._lock, world.own._own.lock, asyncio.timeout(DEADLINE_S):
         change = await book.judge(document(ETL, WEB))
     assert change.changed and change.dry_run
 

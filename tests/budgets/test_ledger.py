@@ -129,7 +129,7 @@ def test_an_early_look_decides_by_what_is_known() -> None:
         w.ledger.settle(holding, 2 * S, 0)
     early = w.check(pattern=7, flags=StatementFlags.EARLY)
     assert (early.verdict, early.decided_by) == (StatementVerdict.BLOCK, Limit.QUERY)
-    assert early.estimate_ns == S // 2
+    assert early.estimate_ns == pytest.approx(S // 2, rel=1e-5)
     assert w.check(pattern=8, flags=StatementFlags.EARLY).verdict is StatementVerdict.RUN
 
 
@@ -146,7 +146,7 @@ def test_the_end_corrects_the_estimate_both_ways() -> None:
 
 def test_work_that_is_done_already_is_charged_whatever_the_limits_say() -> None:
     """P3: planning is no statement, and takes its time all the same."""
-    w = world(budget(burst=0, max_workers=0, mode="warn", in_transaction=True, **HALF))
+    w = world(budget(burst=0, max_workers=0, mode="warn", in_transaction="block", **HALF))
     for _ in range(3):
         w.ledger.charge(w.rules.budgets, w.matched().at, 700 * MS, w.now_ns)
     assert w.owed_ns() == 2100 * MS
@@ -250,13 +250,13 @@ def test_a_pattern_that_was_too_expensive_once_is_tried_again(limits: dict[str, 
     w.ledger.settle(trial, 0, w.now_ns)
     w.now_ns += AGAIN_AFTER_NS
     assert w.run(0, 0, plan_cost=100.0, pattern=7).verdict is StatementVerdict.RUN
-    assert w.ledger.estimate_ns(StatementCheck(0, plan_cost=100.0, pattern=7)) < 300 * MS
+    assert w.ledger.estimate(StatementCheck(0, plan_cost=100.0, pattern=7)).p90_ns < 300 * MS
 
 
 def test_the_more_expensive_the_rarer_and_an_explicit_zero_never() -> None:
     w = world(budget(burst=20))
     learn(w.ledger, 7, 100.0, 100 * S)
-    for age_s, verdict in ((9_999, StatementVerdict.BLOCK), (10_000, StatementVerdict.RUN)):
+    for age_s, verdict in ((9_990, StatementVerdict.BLOCK), (10_010, StatementVerdict.RUN)):
         w.now_ns = age_s * S
         assert w.check(plan_cost=100.0, pattern=7).verdict is verdict
     w.rules = rule_set(budget(burst=0))
@@ -264,7 +264,7 @@ def test_the_more_expensive_the_rarer_and_an_explicit_zero_never() -> None:
 
 
 def test_an_aborted_trial_makes_nothing_cheaper() -> None:
-    """R108: neither the average nor k."""
+    """R108."""
     w = world(budget(burst=20))
     learn(w.ledger, 7, 100.0, 800 * MS)
     w.now_ns = 2 * AGAIN_AFTER_NS
@@ -274,7 +274,7 @@ def test_an_aborted_trial_makes_nothing_cheaper() -> None:
     known = w.ledger.pattern(7)
     assert known is not None
     assert known.calls == 1
-    assert known.cpu == pytest.approx(800 * MS)
+    assert known.whole.typical_estimate.mean_ns == pytest.approx(800 * MS, rel=1e-5)
 
 
 # --- the table --------------------------------------------------------------------------------
@@ -437,6 +437,75 @@ def test_the_cost_admitted_is_at_most_share_times_time_plus_size(
         over += max(actual - estimate, 0)
         running.append((at + length, actual, holding_or_none))
         assert spent <= at * 30 // 100 + S + over + 1
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 400 * MS),  # after the one before
+            st.floats(0.01, 1e6),  # plan cost
+            st.integers(0, 900 * MS),  # actual, whatever the plan cost says
+            st.integers(0, 4),  # plan shape
+            st.booleans(),  # whether it is cut short
+        ),
+        min_size=1,
+        max_size=25,
+    )
+)
+def test_the_bound_holds_for_learned_estimates(
+    arrivals: list[tuple[int, float, int, int, bool]],
+) -> None:
+    """R110, R162: however wrong they are, plus what they were too low by."""
+    rule, matches = one_budget(rate=30, capacity=100)
+    ledger = Ledger(cpus_milli=CPUS, workers=1, buckets=WAYS)
+    at = spent = over = 0
+    for gap, plan_cost, actual, shape, aborted in arrivals:
+        at += gap
+        ask = StatementCheck(at, plan_cost=plan_cost, pattern=7, shape=shape)
+        answer, holding = ledger.take([rule], matches, ask)
+        if holding is None:
+            continue
+        ledger.settle(holding, actual, at, aborted=aborted)
+        spent += actual
+        over += max(actual - answer.estimate_ns, 0)
+        assert spent <= at * 30 // 100 + S + over + 1
+
+
+COSTS = st.lists(st.integers(1, 900 * MS), min_size=1, max_size=5)
+MESSAGES = st.lists(
+    st.tuples(
+        st.integers(0, 2000 * MS),  # after the one before
+        st.booleans(),  # a transaction that the client has begun, or a string of statements
+        COSTS,
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+@pytest.mark.parametrize("in_transaction", ["charge", "block"])
+@given(messages=MESSAGES)
+def test_the_bound_counts_what_transactions_and_strings_run(
+    in_transaction: str, messages: list[tuple[int, bool, list[int]]]
+) -> None:
+    """R110, R165: everything is charged. Whatever a budget may block (all but the later statements
+    of a transaction, if it says so) starts within share × time + size of all that ran before."""
+    rule, matches = one_budget(rate=30, capacity=100, in_transaction=in_transaction)
+    ledger = Ledger(cpus_milli=CPUS, workers=1, buckets=WAYS)
+    at = spent = 0
+    for gap, is_transaction, costs in messages:
+        at += gap
+        for number, cost in enumerate(costs):
+            inside = is_transaction and number > 0
+            flags = StatementFlags.IN_TRANSACTION if inside else StatementFlags.PLANNED
+            ask = StatementCheck(at, cost_ns=cost, flags=flags | StatementFlags.COST_GIVEN)
+            _, holding = ledger.take([rule], matches, ask)
+            if holding is None:
+                break  # The client gets an error, and what is left of the message is not run.
+            ledger.settle(holding, cost, at)
+            spent += cost
+            if not inside or in_transaction == "block":
+                assert spent <= at * 30 // 100 + S + 1
 
 
 OPERATIONS = st.lists(

@@ -23,6 +23,7 @@ from headgate.budgets.parse import (
 from headgate.budgets.policy import (
     Budget,
     Condition,
+    InTransaction,
     Mode,
     Policy,
     UnknownHealth,
@@ -47,7 +48,7 @@ burst = 0
 concurrency = 0.001
 warning_threshold = 80
 when = "unhealthy"
-in_transaction = true
+in_transaction = "block"
 max_delay_s = 1.5
 penalty_s = 0
 max_delayed = 0
@@ -84,7 +85,7 @@ def test_a_document_becomes_a_policy() -> None:
         concurrency_mpct=1,
         warning_mpct=80_000,
         when=When.UNHEALTHY,
-        in_transaction=True,
+        in_transaction=InTransaction.BLOCK,
         max_delay_ms=1500,
         penalty_ms=0,
         max_delayed=0,
@@ -172,7 +173,7 @@ def rule_fault(**rule: Any) -> str:
         ("epoch", 2**32, "epoch: 4294967296 is more than 4294967295"),
         ("mode", "of", "mode: is 'of', must be one of 'off', 'warn', 'enforce'"),
         ("when", None, "when: is None, must be one of"),
-        ("in_transaction", 1, "in_transaction: must be true or false"),
+        ("in_transaction", True, "in_transaction: is True, must be one of 'charge', 'block'"),
         ("comment", "a\nb", "comment: holds a line break"),
         ("comment", "x" * 201, "comment: has 201 characters, at most 200"),
         ("name", "ETL", "name: is 'ETL', must be 1–63 of a–z"),

@@ -31,7 +31,7 @@ SECOND_NS = 1_000_000_000
 
 def readings(*query_ids: int, cpu_ns: int = 100) -> BudgetReadings:
     patterns = tuple(
-        PatternReading(query_id, 5, 10, None, 1e6, 0.1, cpu_ns - at)
+        PatternReading(query_id, 5, 10, None, 1e6, 1e6, 0.1, cpu_ns - at)
         for at, query_id in enumerate(query_ids)
     )
     return BudgetReadings(version=1, checksum=1, started_ms=1, patterns=patterns)
@@ -160,7 +160,7 @@ def counted(charged_ns: int, pattern_ns: int, started_ms: int = 1) -> BudgetRead
         checksum=1,
         started_ms=started_ms,
         budgets={"etl": BudgetCounts(charged_ns=charged_ns)},
-        patterns=(PatternReading(7, 5, 1, None, 1.0, 0.0, pattern_ns),),
+        patterns=(PatternReading(7, 5, 1, None, 1.0, 1.0, 0.0, pattern_ns),),
     )
 
 

@@ -27,6 +27,7 @@ from headgate.rules.service import RuleKeeper
 from headgate.rules.settings import KnownMetric
 from headgate.shard.service import Shards
 from headgate.shard.topology import Following, Leading, Role, RoleSeen, Standpoint, Unled
+from tests.changes import verbs
 from tests.fixtures.fakes import HandClock, settle
 from tests.fixtures.memory_store import MemoryStore
 
@@ -183,7 +184,7 @@ class Agent:
         each = {one: stub_shard(one, self.name, self.demands) for one in self.shards}
         self.stubs = StubShards(each)
         self.keeper = RuleKeeper(self.store, self.clock, self.books.append, known)
-        in_force = OwnInForce((self.keeper,), self.places)
+        in_force = OwnInForce((self.keeper,), self.places, self.clock)
         self.in_force = in_force
         self.book = OwnBook(
             self.store,
@@ -269,16 +270,18 @@ class Agent:
         self, name: str, target: str = "etl", *, reach: Reach = REACH, **more: Any
     ) -> ChangeMade:
         raw = {"id": name, "target": target, "ratio": 0.5, "for": "2h", **more}
-        return await self.finished(self.book.put_rule(raw, reach=reach, who=f"ops@{self.name}"))
+        return await self.finished(
+            verbs.put_rule(self.book, raw, reach=reach, who=f"ops@{self.name}")
+        )
 
     async def set_here(self, name: str, target: str = "etl", **more: Any) -> ChangeMade:
         return await self.put(name, target, reach=HERE, **more)
 
     async def lift(self, name: str) -> ChangeMade:
-        return await self.finished(self.book.lift_rule(name, who=f"ops@{self.name}"))
+        return await self.finished(verbs.lift_rule(self.book, name, who=f"ops@{self.name}"))
 
     async def patch(self, name: str, **raw: Any) -> ChangeMade:
-        return await self.finished(self.book.patch_rule(name, raw, who=f"ops@{self.name}"))
+        return await self.finished(verbs.patch_rule(self.book, name, raw, who=f"ops@{self.name}"))
 
     async def finished(self, change: Awaitable[T]) -> T:
         """With the time that it takes: a change may wait for others."""

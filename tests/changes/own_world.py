@@ -37,7 +37,7 @@ class OwnLog:
         self.time = ChangeTime(clock)
         self.rules = RuleKeeper(store, clock, lambda book: None, _no_metrics, time=self.time)
         self._rooms: list[Follows] = [self.rules]
-        self.in_force = OwnInForce(self._rooms, lambda: places)
+        self.in_force = OwnInForce(self._rooms, lambda: places, clock)
         here = Here(lambda spec: (), self.time.now_s)
         drafts = RuleDrafts(_no_metrics, here=here)
         self.book = OwnBook(store, clock, lambda: 0.5, drafts, self.in_force.changed)

@@ -26,6 +26,7 @@ from headgate.metrics.samples import Absent, Cause
 from headgate.rules.drafts import ChangeAuthor
 from headgate.shard.topology import RoleSeen, Unled
 from headgate.store.sqlite import SqliteStore
+from tests.changes import verbs
 from tests.changes.exchange_world import REACH, ROLE, SHARD, Agent, Net, agents, promote
 from tests.fixtures.fakes import HandClock, settle
 from tests.fixtures.memory_store import MemoryStore
@@ -173,8 +174,11 @@ async def test_changes_one_after_another_are_each_acknowledged_with_their_copies
     done = await a.finished(
         asyncio.gather(
             *(
-                a.book.put_rule(
-                    {"id": f"r{n}", "target": f"job{n}", "ratio": 0.5}, reach=REACH, who="ops"
+                verbs.put_rule(
+                    a.book,
+                    {"id": f"r{n}", "target": f"job{n}", "ratio": 0.5},
+                    reach=REACH,
+                    who="ops",
                 )
                 for n in range(50)
             )

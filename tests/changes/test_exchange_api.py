@@ -73,6 +73,7 @@ def test_what_is_neither_is_rejected(body: bytes) -> None:
 
 
 def test_fields_of_a_newer_version_are_passed_over() -> None:
+    """R156"""
     body = encode_answer(ExchangeAnswer(EMPTY)).replace(
         b'"version":1', b'"version":2,"hint":{"a":[1]}'
     )

@@ -20,6 +20,7 @@ from headgate.changes.state import Copies, What, item_bytes, stands
 from headgate.errors import Conflict, HeadgateError, InvalidSettings
 from headgate.metrics.reaching import WideMetrics
 from tests.budgets.budget_world import ETL
+from tests.changes import verbs
 from tests.changes.changebook_world import book_on
 from tests.changes.changes_world import PEER, ChangesWorld
 from tests.changes.fleet_items import budget_item
@@ -126,7 +127,7 @@ async def test_differences_are_reported_kind_by_kind(world: ChangesWorld) -> Non
     other = FILE.replace('"9s"', '"8s"').replace("rate = 30", "rate = 40")
     again = await world.apply(read_document(other.replace('for = "2h"\n', "")), dry_run=True)
     assert [one.line for one in again.differences[:2]] == [
-        "budget main/etl: rate 30 → 40",
+        "budget main/etl: rate 30% → 40%",
         "metric main/lag: threshold 9s → 8s",
     ]
     back = await world.apply({}, prune=True, dry_run=True)
@@ -281,6 +282,9 @@ async def test_no_database_and_no_shard_gets_too_many_by_a_file(world: ChangesWo
         with pytest.raises(InvalidSettings, match="at most") as rejected:
             await world.apply({section: entries})
         assert [fault.place for fault in rejected.value.faults] == [section]
+    with pytest.raises(InvalidSettings) as rejected:
+        await world.apply({"metrics": metrics, "peers": peers})
+    assert {fault.place for fault in rejected.value.faults} == {"metrics", "peers"}
     assert world.book.held.n == 0
 
 
@@ -405,7 +409,7 @@ async def test_going_back_takes_out_nothing_of_the_shard_that_has_the_name(
     assert held is not None and held.value is not None
     now_s, reach = world.clock.now().wall_s, parse_reach(f"shard:{SHARD}")
     theirs = Change("rule", "half", reach, held.value, 40, now_s, "bob")
-    await world.book.lift_rule("half", who="ada")
+    await verbs.lift_rule(world.book, "half", who="ada")
     await world.book.forget("rule", ["half"])
     await world.book.merge(SHARD, [(theirs.key, item_bytes(theirs))], by="db-b")
     n = world.book.held.n
@@ -691,7 +695,7 @@ async def test_one_sort_goes_back_and_the_others_stay(world: ChangesWorld) -> No
 async def test_what_has_ended_since_does_not_come_back(world: ChangesWorld) -> None:
     await world.apply(read_document(FILE))
     await world.apply({}, prune=True)
-    await world.clock.advance(3601)
+    await world.clock.leap(3601)
     change = await world.book.rollback(1, who="bob")
     assert ("over", f"skip {SHARD} db-x") in [(one.code, one.place) for one in change.advice]
     assert world.standing("skip") == {} and len(world.standing("peer")) == 1
@@ -704,7 +708,7 @@ async def test_what_has_used_up_its_time_stays_ended_if_the_clock_is_set_back(
     rule = {"id": "short", "target": "etl", "ratio": 0.5, "for": "1h"}
     await world.apply({**read_document(FILE), "rules": [rule, {**rule, "id": "long", "for": "9h"}]})
     await world.apply({}, prune=True)
-    await world.clock.advance(3601)
+    await world.clock.leap(3601)
     world.clock.set_wall(-3000)
     change = await world.book.rollback(1, who="bob")
     over = {one.place for one in change.advice if one.code == "over"}
@@ -812,9 +816,9 @@ async def do(world: ChangesWorld, deed: str, what: Any) -> None:
         await shards.keeper.skip("main", what, for_s=1234.5, reason="why", who="ada")
     elif deed == "rule":
         rule = {"id": what, "target": "etl", "ratio": 0.5}
-        await world.book.put_rule(rule, reach=HERE, who="ada")
+        await verbs.put_rule(world.book, rule, reach=HERE, who="ada")
     elif deed == "lift":
-        await world.book.lift_rule(what, who="ada")
+        await verbs.lift_rule(world.book, what, who="ada")
     elif deed == "hand over":
         await shards.keeper.hand_over("main", for_s=what, reason="", who="ada")
     elif deed == "back":

@@ -13,6 +13,7 @@ from headgate.changes.inforce import OwnInForce, SharedInForce
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import EVERYWHERE, HERE, Place
 from headgate.changes.state import item_bytes
+from tests.changes import verbs
 from tests.changes.own_world import OwnLog, set_here
 from tests.fixtures.fakes import HandClock
 from tests.fixtures.memory_store import MemoryStore
@@ -44,7 +45,7 @@ def peer(name: str, n: int = 1) -> Change:
 
 async def test_a_room_that_fails_keeps_no_other_from_a_change_and_gets_it_later() -> None:
     broken, well = Room(breaks=True), Room()
-    in_force = OwnInForce((broken, well), lambda: PLACES)
+    in_force = OwnInForce((broken, well), lambda: PLACES, HandClock())
     (told,) = await in_force.changed([peer("s a")])
     assert "Room failed" in told and "a defect" in told and in_force.faults == [told]
     assert well.known.keys() == {"s a"}
@@ -59,7 +60,7 @@ async def test_what_is_not_in_force_everywhere_is_reported_with_the_acknowledgme
     log = OwnLog(store, HandClock())
     room = Room(breaks=True)
     log.attach(room)
-    made = await log.book.put_rule({"target": "etl", "ratio": 0.5}, reach=HERE, who="ops")
+    made = await verbs.put_rule(log.book, {"target": "etl", "ratio": 0.5}, reach=HERE, who="ops")
     assert [advice.code for advice in made.advice][-1] == "not-in-force"
     assert len(log.rules.book.rules) == 1
 

@@ -14,6 +14,7 @@ from headgate.changes.model import NOTES
 from headgate.changes.reach import EVERYWHERE, HERE, Level, Place, Reach
 from headgate.errors import StoreUnavailable
 from tests.budgets.budget_world import ETL, BudgetWorld, document
+from tests.changes import verbs
 from tests.changes.own_world import OwnLog
 from tests.fixtures.fakes import HandClock
 from tests.fixtures.memory_store import MemoryStore
@@ -85,7 +86,7 @@ class Budget:
         if self._reach == HERE:
             await self.world.main.book.set_budget("etl", raw, who="ops")
         else:
-            await self.log.book.set_budget("etl", raw, reach=self._reach, who="ops")
+            await verbs.set_budget(self.log.book, "etl", raw, reach=self._reach, who="ops")
 
     async def is_in_force(self) -> bool:
         await self.world.budgets.tick()
@@ -132,9 +133,9 @@ class RuleSet:
     async def set(self) -> None:
         raw = {"id": "half", "target": "etl", "ratio": 0.5, "for": f"{FOR_S:.0f}s"}
         if self.log.book.held.rule("half") is None:
-            await self.log.book.put_rule(raw, reach=self._reach, who="ops")
+            await verbs.put_rule(self.log.book, raw, reach=self._reach, who="ops")
         else:
-            await self.log.book.patch_rule("half", {"for": raw["for"]}, who="ops")
+            await verbs.patch_rule(self.log.book, "half", {"for": raw["for"]}, who="ops")
 
     async def is_in_force(self) -> bool:
         return any(rule.in_force(self.clock.now().wall_s) for rule in self.log.rules.book.rules)
@@ -185,7 +186,7 @@ async def is_listed(agent: Any) -> bool:
 
 async def pass_s(agent: Any, seconds: float) -> None:
     for _ in range(int(seconds // 5)):
-        await agent.clock.advance(5)
+        await agent.clock.leap(5)
 
 
 async def test_what_was_used_up_before_a_restart_stays_used_up(open_agent: Any) -> None:

@@ -300,7 +300,9 @@ def test_freno_shows_one_number() -> None:
     read = freno_doc(decided(health((LAG, 3.0)), "lag", read_threshold=2.5))
     assert (read.StatusCode, read.Value, read.Threshold) == (429, 3.0, 2.5)
     unknown = freno_doc(decided(None))
-    assert (unknown.StatusCode, unknown.Value, unknown.Threshold) == (404, 0, 0)
+    assert (unknown.StatusCode, unknown.Value, unknown.Threshold) == (404, None, None)
+    lost = freno_doc(decided(health((LAG, window(sample(0.1), absent(Cause.FAILED))))))
+    assert (lost.Value, lost.Threshold) == (None, 5.0), "R151: a missing value is no lag of 0"
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,11 @@ intervals; and nobody gets past a metric by waiting."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from random import Random
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +20,7 @@ from headgate.check.demand import Demands
 from headgate.check.model import Decision, Verdict
 from headgate.check.reasons import reason_of
 from headgate.history.recorder import Recorder
-from headgate.metrics.samples import Sample
+from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.rules.api import explain_doc
 from headgate.rules.matching import DiceOrder, Kind, Rule, book_of
 from tests.builders import NOW, check, metric
@@ -43,9 +46,10 @@ class World:
         self.spec = metric("lag", max_age_s=7200)
         self.board.place("main", self.spec, at=0.0)
         self.lag(1.0)
+        self.recorder = Recorder(max_clients=100)
         self.checker = Checker(
             self.board,
-            Recorder(max_clients=100),
+            self.recorder,
             Demands(self.clock),
             self.clock,
             roll,
@@ -219,3 +223,56 @@ def test_off_it_is_not_there() -> None:
     world = World()
     world.checker.fairness = None
     assert {world.ask(after_s=100.0).turn for _ in range(20)} == {None}
+
+
+def test_a_check_costs_the_same_few_calls_whatever_the_rules_and_reads_nothing() -> None:
+    """R17, R31: in memory, so that hundreds a second of each client are nothing special."""
+
+    def calls(rules: Sequence[Rule]) -> list[str]:
+        world = World(lambda: 0.95, rules=rules)
+        asked = check("etl")
+        world.checker.check(asked)
+        seen: list[str] = []
+
+        def note(frame: FrameType, event: str, told: Any) -> None:
+            if event == "call":
+                seen.append(frame.f_code.co_qualname)
+            elif event == "c_call":
+                seen.append(getattr(told, "__qualname__", repr(told)))
+
+        sys.setprofile(note)
+        try:
+            world.checker.check(asked)
+        finally:
+            sys.setprofile(None)
+        return seen
+
+    few = calls([REDUCED])
+    many = calls(
+        [REDUCED, *(Rule(f"r{n}", f"job{n}", 0.5, NOW.wall_s + 1e6) for n in range(5_000))]
+    )
+    assert len(few) == len(many) < 100
+    waits = {"open", "read", "send", "recv", "connect", "execute", "sleep", "acquire", "fetchone"}
+    assert not {name.rpartition(".")[2] for name in many} & waits
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [{"absence": "ignore"}, {"reject_for_s": 60.0}],
+    ids=["ignore", "reject_for_s"],
+)
+def test_what_is_admitted_without_a_value_is_counted(policy: dict[str, Any]) -> None:
+    """R54: exactly, and only while there is none."""
+    world = World(rules=())
+    world.checker.fairness = None
+    world.spec = metric("lag", max_age_s=7200, **policy)
+    world.board.place("main", world.spec, at=0.0)
+    world.lag(1.0)
+    assert world.ask().admitted and not world.recorder.without_value
+    world.board.push("main", "lag", Absent(Cause.FAILED, "gone", world.clock.now().mono_s))
+    answers = [world.ask(after_s=30.5).admitted for _ in range(4)]
+    assert answers[1:] == [True] * 3
+    assert world.recorder.without_value == {("main", "lag"): sum(answers)}
+    world.lag(1.0)
+    assert world.ask().admitted
+    assert world.recorder.without_value == {("main", "lag"): sum(answers)}

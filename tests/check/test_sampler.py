@@ -7,13 +7,17 @@ from collections.abc import AsyncIterator
 import pytest
 
 from headgate.check.board import Board
+from headgate.check.checker import Checker
+from headgate.check.decide import findings
 from headgate.check.demand import Demands
 from headgate.check.health import Window
 from headgate.check.model import Idleness
 from headgate.check.sampler import Sampler, take
 from headgate.errors import ProbeFailed
-from headgate.metrics.samples import Absent, Cause, Sample
-from tests.builders import metric
+from headgate.history.recorder import Recorder
+from headgate.metrics.probes.heartbeats import ClockSkew, HeartbeatRow, heartbeat_lag
+from headgate.metrics.samples import Absent, Cause, Number, Sample
+from tests.builders import check, metric
 from tests.fixtures.fakes import FakeProbe, HandClock, HangingProbe, settle
 
 
@@ -139,3 +143,40 @@ async def test_stopping_closes_the_probe(board: Board, sampler: Sampler, clock: 
     await settle()
     await sampler.stop("main", "lag")
     assert probe.closed
+
+
+async def test_compounded_polling_staleness_adds_up_over_heartbeat_sample_and_check(
+    board: Board, sampler: Sampler, clock: HandClock, demands: Demands
+) -> None:
+    """R18, R19: heartbeat at 0.000 s, sample at 0.995 s, check at 1.990 s: the answer is of 2 s
+    ago, by the lag that the row had then and the age that the sample has now."""
+    written_at = clock.now().mono_s
+    spec = metric("lag", interval_s=1.0, timeout_s=1.0, max_age_s=3.0)
+    board.place("main", spec, at=written_at)
+
+    class Row:
+        async def close(self) -> None: ...
+
+        async def read(self) -> Number:
+            async def nothing_is_missing() -> Number:
+                return 0.0
+
+            row = HeartbeatRow("headgate.heartbeat", clock.now().mono_s - written_at, 1.0)
+            return await heartbeat_lag(row, ClockSkew(), nothing_is_missing)
+
+    await clock.advance(0.995)
+    sampler.start("main", spec, Row())
+    await clock.advance(0.0)
+    await clock.advance(0.995)
+    checker = Checker(
+        board, Recorder(max_clients=9), demands, clock, lambda: 0.5, anonymous_may_pass=False
+    )
+    [finding] = findings(checker.check(check("etl")))
+    assert finding.value == pytest.approx(0.995) and finding.age_s == pytest.approx(0.995)
+    assert finding.value is not None and finding.age_s is not None
+    assert clock.now().mono_s - written_at == pytest.approx(finding.value + finding.age_s)
+    # A second later nothing newer has come, and then the sample is too old to count.
+    await sampler.close()
+    await clock.advance(2.1)
+    late = checker.check(check("etl"))
+    assert late.failing[0].cause is Cause.STALE

@@ -68,6 +68,7 @@ def run(
         except SystemExit as end:
             code = end.code
         shown = capsys.readouterr()
+        assert " \n" not in shown.out, "a pipe wants no blanks at the end of a line"
         if "--json" in argv and not code:
             expect_documented(argv, scripted.heard)
         return Ran(int(code or 0), shown.out, shown.err)

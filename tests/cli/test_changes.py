@@ -110,9 +110,13 @@ def item(**given: Any) -> dict[str, Any]:
     }
 
 
+REPLAYED = "rule half: of its clients' checks of the last hour 9 were admitted"
+
+
 def changed(heard: Heard) -> Reply:
     dry_run = heard.query.get("dry_run") == "true"
-    document = change(dry_run=dry_run, after_n=13 if dry_run else 14)
+    replay = [REPLAYED] if dry_run else []
+    document = change(dry_run=dry_run, after_n=13 if dry_run else 14, replay=replay)
     return Reply(document, headers={"ETag": '"13"' if dry_run else '"14"'})
 
 
@@ -356,6 +360,7 @@ def test_a_file_that_is_none_is_not_sent(
 def test_rollback_and_restore_are_shown_and_made(run: Run, agent: ScriptedAgent) -> None:
     tried = run("changes", "rollback", "--fleet", "12", "--dry-run")
     assert "WOULD BE ROLLED BACK" in tried.out and sent(agent).body == {"n": 12}
+    assert REPLAYED in tried.out
     made = run("changes", "rollback", "--fleet", "12", "--yes")
     assert "ROLLED BACK" in made.out and sent(agent).query == {"log": "fleet"}
     assert "WOULD BE RESTORED" in run("changes", "restore", "--fleet", "--dry-run").out
@@ -471,7 +476,7 @@ def test_two_policy_files_are_compared_without_an_agent(run: Run, tmp_path: Path
     new.write_text('[[budgets]]\nname = "etl"\nrate = 30\n')
     words = ("changes", "diff", str(new), "--against", str(old))
     ran = run(*words, url="http://127.0.0.1:9")
-    assert (ran.code, ran.out) == (0, "web: gone, warn, 0 rules\netl: rate 20 → 30\n")
+    assert (ran.code, ran.out) == (0, "web: gone, warn, 0 rules\netl: rate 20% → 30%\n")
     assert run(*words, "--strict", url="http://127.0.0.1:9").code == 1
     found = json.loads(run(*words, "--json", url="http://127.0.0.1:9").out)["difference"]
     assert [one["kind"] for one in found] == ["budget removed", "budget changed"]

@@ -55,6 +55,8 @@ def said(verdict: Verdict) -> Reply:
         ("pg", "publish", "policy.toml", "--within"),
         ("demo", "--for"),
         ("debug", "bundle", "--since"),
+        ("history", "--since"),
+        ("budget", "violations", "main", "--since"),
         ("hold", "etl", "--reason", "x", "--for"),
     ],
 )
@@ -354,6 +356,8 @@ def test_shard_without_a_name_is_helpful(run: Run) -> None:
 
 def test_a_member_is_skipped_and_counts_again(scripted: ScriptedAgent, run: Run) -> None:
     path = f"{SHARD}/skips/db-b"
+    two = builders.shard(members=[builders.primary(), builders.member(), builders.member("db-c")])
+    scripted.says(SHARD, two)
     scripted.says(path, builders.shard(), method="PUT")
     scripted.says(path, builders.shard(), method="DELETE")
     ran = run("shard", "skip", "main", "db-b", "--for", "2h", "--reason", "rebuild")
@@ -369,6 +373,20 @@ def test_a_member_is_skipped_and_counts_again(scripted: ScriptedAgent, run: Run)
     ran = run("shard", "unskip", "main", "db-b")
     assert (ran.code, scripted.heard[-1].method) == (0, "DELETE")
     assert "COUNTS AGAIN  db-b of main" in ran.out
+
+
+def test_skipping_the_last_replica_warns_and_asks_first(scripted: ScriptedAgent, run: Run) -> None:
+    path = f"{SHARD}/skips/db-b"
+    scripted.says(SHARD, builders.shard(members=[builders.primary(), builders.member()]))
+    scripted.says(path, builders.shard(), method="PUT")
+    ran = run("shard", "skip", "main", "db-b", "--reason", "rebuild")
+    assert ran.code == 2 and "add --yes to confirm" in ran.err
+    told = " ".join(ran.err.split())
+    assert "db-b is the only replica of commerce/-80 that counts" in told
+    assert "headgate metrics set main lag empty=admit --for 30m" in told
+    assert [one.method for one in scripted.heard] == ["GET"]
+    assert run("shard", "skip", "main", "db-b", "--reason", "rebuild", "--yes").code == 0
+    assert run("shard", "skip", "main", "db-b", "--reason", "rebuild", "--dry-run").code == 0
 
 
 def test_a_skip_needs_a_reason_and_a_time(scripted: ScriptedAgent, run: Run) -> None:

@@ -23,7 +23,14 @@ import pytest
 from headgate.app import Agent
 from headgate.base.redaction import HIDDEN, Scrubber, shown, shown_dsn
 from headgate.cli import debug
-from headgate.cli.debug_items import BundleItem, NotThere, log_tail
+from headgate.cli.debug_items import (
+    DATABASE_ROUTES,
+    PROXY_ROUTES,
+    ROUTES,
+    BundleItem,
+    NotThere,
+    log_tail,
+)
 from headgate.cli.debug_scrub import (
     Names,
     known_secrets,
@@ -32,6 +39,8 @@ from headgate.cli.debug_scrub import (
     without_literals,
 )
 from headgate.errors import HeadgateError
+from headgate.http import control
+from headgate.proxy.control import ROUTES as SERVED_BY_PROXY
 from headgate.settings.agent import parse_settings
 from tests.cli.conftest import Run
 from tests.fixtures.eventually import DEADLINE_S, aeventually
@@ -569,3 +578,11 @@ def test_secrets_of_a_settings_file_and_what_it_names(tmp_path: Path) -> None:
     names.learn({"client": "job:etl", "metric": "lag", "url": "https://db9.example:1/x"})
     assert set(names.table) == {"job", "etl", "db9.example"}
     assert io.StringIO(names("lag of etl at db9.example")).read().startswith("lag of n-")
+
+
+def test_every_route_of_a_bundle_is_served() -> None:
+    """The proxy's two had other names, and no bundle ever had them."""
+    wanted = {path.partition("?")[0] for _, _, path, _ in (*ROUTES, *DATABASE_ROUTES)}
+    assert wanted <= {route.path for route in control.ROUTES if route.method == "GET"}
+    served = {path for method, path, *_ in SERVED_BY_PROXY if method == "GET"}
+    assert {path.partition("?")[0] for _, _, path, _ in PROXY_ROUTES} <= served

@@ -18,7 +18,7 @@ from headgate.cli.render import Canvas
 from headgate.cli.render import drawn as drawn_view
 from headgate.fleet.picture import FleetLedger, Noted
 from headgate.fleet.view import Holders, StoreLink
-from headgate.fleet.view_api import FleetDoc, FleetSelection, fleet_doc
+from headgate.fleet.view_api import FleetDoc, FleetQuery, fleet_doc
 from headgate.metrics.samples import Instant
 from headgate.present.fleet import fleet_view
 from headgate.tui.layout import ViewRequest
@@ -36,7 +36,7 @@ from tests.fixtures.fleet_sights import entries_of, large_fleet, member_told, sh
 WIDE, NARROW = Canvas(width=130), Canvas(width=70)
 
 
-def fleet_document(entries: list[Entry], asked: FleetSelection | None = None) -> dict[str, Any]:
+def fleet_document(entries: list[Entry], asked: FleetQuery | None = None) -> dict[str, Any]:
     """As an agent with the role answers."""
     ledger, later = FleetLedger(), Instant(NOW.mono_s + 600, NOW.wall_s + 600)
     ledger.take(Noted(entry.key, entry.value, NOW) for entry in entries)
@@ -46,7 +46,7 @@ def fleet_document(entries: list[Entry], asked: FleetSelection | None = None) ->
         picture,
         Holders(picture),
         link,
-        asked or FleetSelection(),
+        asked or FleetQuery(),
         agent="view-1",
         wall_s=later.wall_s,
     )
@@ -54,7 +54,7 @@ def fleet_document(entries: list[Entry], asked: FleetSelection | None = None) ->
     return found
 
 
-def fleet_of(entries: list[Entry], asked: FleetSelection | None = None) -> FleetDoc:
+def fleet_of(entries: list[Entry], asked: FleetQuery | None = None) -> FleetDoc:
     return read(FleetDoc, fleet_document(entries, asked))
 
 
@@ -114,7 +114,7 @@ def test_a_store_out_of_reach_is_no_empty_place() -> None:
 
 
 def test_pages_say_how_to_go_on() -> None:
-    page = page_of(fleet_of(large_fleet(30), FleetSelection(per_page=10)))
+    page = page_of(fleet_of(large_fleet(30), FleetQuery(per_page=10)))
     assert "page 1 of 3: 30 shards" in page
     assert "--page" in page
 
@@ -141,7 +141,7 @@ def test_the_command_requests_what_was_chosen(scripted: ScriptedAgent, run: Run)
     assert ran.code == 0
     assert "UNHEALTHY" in ran.out
     assert scripted.heard[-1].query == {
-        "unhealthy": "true", "shard": "commerce/*", "page": "2", "per_page": "50",
+        "unhealthy": "true", "shard": "commerce/*", "page": "2", "per_page": "100",
         "rules_page": "1",
     }  # fmt: skip
 

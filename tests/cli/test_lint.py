@@ -150,7 +150,7 @@ def test_what_an_agent_would_reject_at_its_start_is_reported_all_at_once(
         "7: fault peers.token_file: no token can be read",
         "11: fault databases.main.dsn: has 'hots', which libpq does not know; did you mean 'host'?",
         "12: fault databases.main.password_file: no password can be read",
-        "15: fault databases.main.metrics.lag.rollup: unknown roll-up 'avg'",
+        "15: fault databases.main.metrics.lag.rollup: unknown rollup 'avg'",
         "19: fault databases.other.dsn: must begin with mysql://",
         "24: fault databases.third.password_file: no password can be read",
         "26: fault databases.third.metrics.lag.options.method: is 'magic', must be auto, native",

@@ -26,10 +26,10 @@ from headgate.history.api import (
     ReplayDoc,
     RogueFaultDoc,
     RoguesDoc,
+    StarvationDoc,
     SuspectDoc,
     TimelineDoc,
 )
-from headgate.history.starvation import Starved
 from headgate.present.history import past_view, replay_view, timeline_view
 from headgate.present.starvation import rogues_view, starvation_view
 from tests.cli.documents import STARVATION, STARVED, SUSPECT, TIMELINE, sums
@@ -374,15 +374,19 @@ def test_a_file_that_is_no_rule_is_named(tmp_path: Path, text: str, told: str) -
 # --- starvation and rogues -----------------------------------------------------------------
 
 
+def starved(*clients: Any) -> StarvationDoc:
+    return read(StarvationDoc, {"window_s": 3600.0, "waterline": 0.05, "starved": clients})
+
+
 def test_who_is_starved_with_cause_and_remedy() -> None:
-    page = shown(drawn(starvation_view([read(Starved, STARVED)]), CANVAS))
+    page = shown(drawn(starvation_view(starved(STARVED)), CANVAS))
     assert "STARVED  etl (2 clients) on main is rejected by lag for 15 min, 25%" in page
     assert "an exempt client continues (fix:x)" in page
     assert "Lift rule r7: headgate rule lift r7" in page
-    assert "Prioritize etl: headgate favor etl --for 30m" in page
-    quiet = [read(Starved, STARVED | {"alarming": False})]
+    assert "Favor etl: headgate favor etl --for 30m" in page
+    quiet = starved(STARVED | {"alarming": False})
     assert shown(drawn(starvation_view(quiet), CANVAS)).startswith("WAITS")
-    assert "no client is starved" in shown(drawn(starvation_view(()), CANVAS))
+    assert "no client is starved" in shown(drawn(starvation_view(starved()), CANVAS))
 
 
 def test_starvation_is_loud_in_status_and_top() -> None:

@@ -90,19 +90,19 @@ def test_a_change_says_where_it_applies_without_a_confirmation(
 
 
 def test_a_rule_of_the_fleet_is_suspended_at_one_agent(run: Run, agent: ScriptedAgent) -> None:
-    path = f"{RULES}/f-1a2b3c/rest"
+    path = f"{RULES}/f-1a2b3c/suspension"
     resting = rule("f-1a2b3c", reach="fleet", n=14, suspended="by ann at this agent: etcd is away")
     document = {"rules": [resting], "rejected": [], "reached": None}
     agent.says(path, document, method="PUT")
     agent.says(
         path, {**document, "rules": [rule("f-1a2b3c", reach="fleet", n=14)]}, method="DELETE"
     )
-    ran = run("rule", "rest", "f-1a2b3c", "--reason", "etcd is away")
+    ran = run("rule", "suspend", "f-1a2b3c", "--reason", "etcd is away")
     assert (ran.code, agent.heard[-1].body) == (0, {"reason": "etcd is away"})
     assert "SUSPENDED HERE" in ran.out and "SUSPENDED: by ann" in ran.out
-    ran = run("rule", "wake", "f-1a2b3c")
+    ran = run("rule", "resume", "f-1a2b3c")
     assert (ran.code, agent.heard[-1].method) == (0, "DELETE") and "IN FORCE AGAIN" in ran.out
-    assert run("rule", "rest", "f-1a2b3c").code == 2, "a reason is needed"
+    assert run("rule", "suspend", "f-1a2b3c").code == 2, "a reason is needed"
 
 
 def test_a_change_that_reaches_nobody_says_so_first(run: Run, agent: ScriptedAgent) -> None:
@@ -243,7 +243,7 @@ def test_a_budget_of_one_shard_or_agent_may_name_the_database(
 def test_a_budget_of_the_fleet_says_so(run: Run, keeper: ScriptedAgent) -> None:
     ran = run("budget", "show", "all", "etl", "--fleet")
     assert keeper.heard[-1].query == {"reach": "fleet"}
-    assert "set for fleet, n 14" in ran.out
+    assert "set for fleet, revision 14" in ran.out
 
 
 def said_err(ran: Ran) -> str:

@@ -86,7 +86,7 @@ CALLS: Mapping[str, tuple[str, ...]] = {
     "wake": ("main",),
 }
 ELSEWHERE = {
-    *("changes restore", "fleet reach", "fleet status", "rule rest", "rule wake"),
+    *("changes restore", "fleet reach", "fleet status", "rule resume", "rule suspend"),
     "state acknowledge",
     *(f"shard {name}" for name in ("add-peer", "handover", "remove-peer", "show", "skip")),
     *("shard take-back", "shard unskip"),

@@ -63,7 +63,6 @@ BY_COMMAND = {
     "--ratio": "a rule's setting; of favor, of the others",
     "--region": "as --cluster",
     "--shard": "as --cluster",
-    "--since": "by times of day only where history takes them",
     "--strict": "advice fails; of a difference, any fails",
     "--url": "the agent, or the proxy",
     "--watch": "which view it is",

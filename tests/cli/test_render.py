@@ -12,10 +12,18 @@ from hypothesis import strategies as st
 from rich.console import Console, RenderableType
 
 from headgate.check.answers import AnswerDoc, MetricDoc
-from headgate.check.api import AuditDoc, AuditsDoc, ClientDoc, MetricsDoc, MetricView, StatusDoc
+from headgate.check.api import (
+    AuditDoc,
+    AuditsDoc,
+    ClientDoc,
+    ClientsDoc,
+    MetricsDoc,
+    MetricView,
+    StatusDoc,
+)
+from headgate.cli.ask import admission
 from headgate.cli.documents import read
 from headgate.cli.pages import (
-    answer_page,
     change_page,
     clients_page,
     columns_for,
@@ -23,12 +31,14 @@ from headgate.cli.pages import (
     metric_page,
     metric_table,
     metrics_page,
+    rejection_page,
     status_page,
 )
 from headgate.cli.render import ASCII, Canvas, drawn
 from headgate.history.unthrottled_api import UnthrottledDoc
 from headgate.present.changes import audit_view
 from headgate.present.history import unthrottled_view
+from headgate.present.words import moment
 from headgate.rules.api import ExplainDoc
 from headgate.tui.page import fitted
 from headgate.tui.trend import Picture, Trend
@@ -154,14 +164,14 @@ def test_names_are_neither_markup_nor_escape_sequences() -> None:
 
 
 def test_a_rejection_says_why_and_when_to_retry() -> None:
-    text = squeezed(shown(answer_page(read(AnswerDoc, builders.rejection()), Canvas())))
+    text = squeezed(shown(rejection_page(read(AnswerDoc, builders.rejection()), Canvas())))
     assert text.startswith("REJECTED etl:nightly on main: lag is 7.2 s, above its threshold of 5 s")
     assert "retry in 1.4 s" in text
     assert "BREACHED" in text and "UNAVAILABLE" in text
 
 
 def test_an_admission_is_one_line() -> None:
-    text = shown(answer_page(read(AnswerDoc, builders.answer()), Canvas()))
+    text = shown(admission(read(AnswerDoc, builders.answer()), {}))
     assert text == "ADMITTED  etl:nightly may work on main\n"
 
 
@@ -264,9 +274,9 @@ def test_one_metric_shows_timing_and_settings() -> None:
 
 def test_clients_who_are_rejected_longest_stand_on_top() -> None:
     clients = [read(ClientDoc, document) for document in builders.busy_status()["clients"]]
-    text = shown(clients_page(clients[::-1], Canvas()))
+    text = shown(clients_page(ClientsDoc(clients[::-1]), Canvas()))
     assert text.splitlines()[1].startswith("etl:nightly")
-    assert "no client has checked yet" in shown(clients_page([], Canvas()))
+    assert "no client has checked yet" in shown(clients_page(ClientsDoc([]), Canvas()))
 
 
 def test_periods_without_a_throttler_stand_below_the_history() -> None:
@@ -285,7 +295,7 @@ def test_the_audit_says_who_changed_what_from_what() -> None:
         AuditDoc(at, "uid:0", "metric.remove", "main/lag", {"threshold": 5}, None),
     ]
     text = shown(drawn(audit_view(AuditsDoc(entries)), Canvas()))
-    assert "2026-03-01 07:40:12  alice  metric.set" in text
+    assert f"{moment(at)}  alice  metric.set" in text
     assert "threshold: 5 → 9" in text
     assert "removed" in text
     assert "nothing was changed yet" in shown(drawn(audit_view(AuditsDoc([])), Canvas()))
@@ -307,7 +317,7 @@ def test_a_long_message_is_printed_once_beneath_its_table() -> None:
 def test_a_rejection_of_a_page_is_a_sentence() -> None:
     dead = builders.absent("lock_waits", cause="failed", detail=LONG)
     answer = builders.rejection(reason=LONG * 5, metrics=[builders.breached(), dead])
-    line = squeezed(shown(answer_page(read(AnswerDoc, answer), Canvas(160)), 160))
+    line = squeezed(shown(rejection_page(read(AnswerDoc, answer), Canvas(160)), 160))
     told = "lag is 7.2 s, above 5 s; lock_waits has no value (failed for 2.2 s); retry"
     assert f"REJECTED etl:nightly on main: {told}" in line
 

@@ -170,7 +170,7 @@ def a_status(**database: Any) -> StatusDoc:
 def test_status_draws_the_tree_below_its_database() -> None:
     status = a_status(role="primary", shard=builders.troubled_shard())
     text = shown(status_page(status, Canvas(80)), 80)
-    assert "main  postgres primary  ADMITS  nearest to its threshold: lag" in text
+    assert "main  postgres primary  ADMITS  nearest to its threshold is lag" in text
     assert "  │  ├─ db-b      replica  lag 20 ms ●" in text
     assert max(len(line) for line in text.splitlines()) <= 80
 
@@ -225,6 +225,18 @@ def test_top_has_the_shard_in_a_line() -> None:
     assert "● leading, timeline 3 · db-a primary threads_running 12 ● · db-b lag 20 ms ●" in text
     assert "db-c SKIPPED lag 8.1 s ✖ above 5 s · db-d UNREACHABLE" in text
     assert "├─" not in text
+
+
+def test_of_many_members_a_line_names_the_primary_and_those_that_are_amiss() -> None:
+    healthy = [
+        builders.member(f"db-{n:02}", readings=[builders.metric("lag", value=n / 10)])
+        for n in range(20)
+    ]
+    lost = builders.member("db-x", reachable=False)
+    shard = read(ShardDoc, builders.shard(members=[builders.primary(), lost, *healthy]))
+    line = shard_line(shard, UNICODE).plain
+    assert "db-a primary" in line and "db-x UNREACHABLE" in line and "db-07" not in line
+    assert "20 healthy replicas, lag up to 1.9 s ●" in line
 
 
 def test_a_member_without_a_copy_of_the_changes_is_reported_with_the_reason() -> None:

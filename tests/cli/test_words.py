@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from headgate.check.answers import MetricDoc
-from headgate.cli.documents import read
-from headgate.cli.render import age_text, plain
+from headgate.cli.documents import plain, read
+from headgate.cli.render import age_text
 from headgate.present.metrics import absence_text, nearest
 from headgate.present.words import ago
 from tests.cli import builders

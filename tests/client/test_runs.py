@@ -404,6 +404,17 @@ def test_ranges_of_ids(job: Job, agent: ScriptedAgent, tmp_path: Path) -> None:
     assert len(agent.heard) == 5
 
 
+def test_a_finished_cursor_says_so(
+    job: Job, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "ids.cursor"
+    job.run("ranges", 1, 4, 4, cursor=path, body=lambda _: None)
+    assert not caplog.messages
+    job.run("ranges", 1, 4, 4, cursor=path, body=lambda _: None)
+    (told,) = caplog.messages
+    assert told.startswith(f"nothing was left to do: {path} is at 4; ")
+
+
 def test_ids_below_zero_are_taken_up_as_well(job: Job, tmp_path: Path) -> None:
     path = tmp_path / "ids.cursor"
     seen: list[Any] = []

@@ -193,7 +193,7 @@ def _count_troubles(world: Everything) -> None:
 
 
 def well_proxy() -> Callable[[], bytes]:
-    facts = ProxyFacts("p1", "0", "postgres", 1, 0.0, "epoll", 2, max_sessions=100, state="serving")
+    facts = ProxyFacts("p1", "0", "postgres", 1, 0.0, 2, max_sessions=100, state="serving")
     statements = iter(range(100, 1_000_000, 10))
     return lambda: render_metrics(facts, _unrejecting(next(statements)))[0]
 

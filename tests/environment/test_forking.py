@@ -20,7 +20,8 @@ def is_running(pid: int) -> bool:
 
 def test_a_command_ends_with_a_process_that_is_killed(tmp_path: Path) -> None:
     forks = Forks()
-    command = forks.start(tmp_path, "run", "--as", "job", "--mode", "none", "--", "sleep", "600")
+    nobody = ("--url", "http://127.0.0.1:9", "--unavailable-after", "10m")
+    command = forks.start(tmp_path, "wait", "--as", "job", *nobody)
     assert is_running(command.pid)
     os.kill(forks.pid, signal.SIGKILL)
     eventually(lambda: not is_running(command.pid))

@@ -97,5 +97,6 @@ def test_what_is_no_beat_is_reported(raw: bytes) -> None:
 
 
 def test_a_beat_of_another_version_counts_for_what_can_be_read() -> None:
+    """R156"""
     raw = b'{"by": 7, "at": null, "shards": -1, "n": true, "new": {}}'
     assert read_beat(raw) == Beat("", 0.0, 0, 0)

@@ -98,6 +98,7 @@ def test_what_is_no_page_is_never_an_empty_one(body: bytes) -> None:
 
 
 def test_a_newer_agent_may_say_more() -> None:
+    """R156"""
     body = b'{"version": 9, "store_id": "s", "revision": 4, "mood": "fine", "events": []}'
     assert decode_changes(body) == (Changes((), 4), "s", 0)
 

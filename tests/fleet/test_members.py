@@ -92,11 +92,13 @@ def test_its_place_is_what_a_reach_matches() -> None:
 
 
 def test_a_newer_agent_may_say_more() -> None:
+    """R156"""
     raw = member_bytes(MEMBER)[:-1] + b',"lag":{"s":1}}'
     assert read_member(MEMBER.key, raw) == MEMBER
 
 
 def test_a_role_that_is_not_known_is_unknown() -> None:
+    """R156"""
     raw = member_bytes(replace(MEMBER, role="arbiter"))
     assert read_member(MEMBER.key, raw).role == "unknown"
 
@@ -141,6 +143,7 @@ def test_what_is_written_comes_back() -> None:
 
 
 def test_readers_of_the_preview_find_their_fields() -> None:
+    """R156"""
     document = json.loads(told_bytes(TOLD))
     assert document["hosts"] == ["db-a", "db-b"]
     assert (document["shard"], document["region"], document["cluster"], document["healthy"]) == (
@@ -153,6 +156,7 @@ def test_readers_of_the_preview_find_their_fields() -> None:
 
 
 def test_a_newer_speakers_fields_are_ignored() -> None:
+    """R156"""
     document = json.loads(told_bytes(TOLD)) | {"weather": "fine"}
     document["members"][0]["mood"] = 3
     assert read_told(json.dumps(document).encode()) == TOLD

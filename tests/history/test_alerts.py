@@ -87,13 +87,13 @@ async def test_what_waits_is_bounded_and_the_oldest_goes() -> None:
         alerts.put("x", {"n": number})
     assert alerts.waiting == MAX_WAITING
     assert alerts.outcomes["x", "dropped"] == 5
-    assert alerts.outcomes["x", "told"] == MAX_WAITING + 5
+    assert alerts.outcomes["x", "raised"] == MAX_WAITING + 5
 
 
 async def test_without_a_webhook_alerts_are_counted_and_nothing_waits() -> None:
     alerts = Alerts(HandClock())
     alerts.put("x", {})
-    assert alerts.waiting == 0 and alerts.outcomes["x", "told"] == 1
+    assert alerts.waiting == 0 and alerts.outcomes["x", "raised"] == 1
 
 
 async def test_a_call_that_hangs_is_left_behind_and_not_repeated_beside_it(

@@ -158,3 +158,14 @@ def test_rows_of_a_minute_collapse_towards_levels_the_largest_keep_their_names(
     assert at_level(kept, "etl") == 50
     assert len(kept) <= 5 + 2 + 1
     assert sum(t.count for t in kept) == 60
+
+
+def test_a_client_whose_statements_alone_are_counted_never_checked() -> None:
+    """R138: a server that decides about its statements does not make a rogue client known."""
+    made = Recorder(max_clients=1)
+    for name in ("export.py", "crowded:export.py"):
+        counted = Counted(check(name), Verdict.OVER_BUDGET, "budget:best-effort", 3)
+        made.merge(counted, KNOWN[1.0], at(0), checks=False)
+    assert "export.py" in names(made) and made.tokens("main") == set()
+    made.record(decision("export.py"))
+    assert made.tokens("main") == {"export.py"}

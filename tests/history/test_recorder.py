@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from headgate.base.names import OTHER, Scope
 from headgate.check.decide import decide
+from headgate.check.health import ShardHealth, stand
 from headgate.check.model import Decision, Verdict
 from headgate.errors import StoreUnavailable
 from headgate.history import recorder as recorder_module
 from headgate.history.keeper import Keeper, MetricMinutes
 from headgate.history.recorder import Key, Recorder
 from headgate.history.records import MetricMinute, Tally
+from headgate.metrics.samples import Sample
 from headgate.rules.matching import NO_RULES, Kind, Rule, book_of
-from tests.builders import at, check, health, metric, shard_health
+from tests.builders import at, check, health, metric, shard_health, window
 from tests.fixtures.fakes import HandClock
 from tests.fixtures.memory_store import MemoryStore
 
@@ -188,6 +191,19 @@ async def test_metrics_by_the_minute_wait_for_a_store_that_is_away() -> None:
     assert _fault(keeper) is None
     kept = await store.history.metric_minutes(since_minute=0, until_minute=10**9)
     assert [m.looks for m in kept] == [1, 1]
+
+
+def test_each_replica_has_a_history_of_its_lag() -> None:
+    """The rollup keeps the worst only: who it was, and how the others were, is kept beside it."""
+    minutes, clock = MetricMinutes(), HandClock()
+    rolled = {
+        "lag": stand(metric("lag", threshold=5.0), window(Sample(9.0, 0.0)), scope=Scope.SHARD)
+    }
+    shard = ShardHealth("commerce", rolled, "db-a", lags={"db-b": 9.0, "db-c": None})
+    minutes.look({"main": replace(health((metric("lag"), 1.0)), shard=shard)}, clock.now())
+    kept = {m.metric: m for m in minutes.drain(clock.now().wall_s + 60)}
+    assert (kept["lag@db-b"].high, kept["lag@db-b"].breached) == (9.0, 1)
+    assert (kept["lag@db-c"].high, kept["lag@db-c"].absent) == (None, 1)
 
 
 def _fault(keeper: Keeper) -> str | None:

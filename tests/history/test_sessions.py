@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.history.sessions import MAX_GROUPS, Presence, SessionGroup, suspects
+from headgate.history.sessions import GONE_LOOKS, MAX_GROUPS, Presence, SessionGroup, suspects
 
 ETL = SessionGroup("etl_rw", "etl:nightly", "10.0.0.1", 4, 2)
 ROGUE = SessionGroup("alice", "psql", "10.0.0.9", 1, 1)
@@ -37,11 +37,14 @@ def test_our_own_sessions_are_none() -> None:
     assert suspects(looked(ROGUE._replace(application="headgate")), NOBODY) == ()
 
 
-def test_who_left_is_forgotten_after_a_while() -> None:
-    presence = looked(ROGUE, times=3)
-    for _ in range(400):
+def test_a_program_that_has_gone_is_no_suspect_however_active_it_was() -> None:
+    presence = looked(ROGUE, times=500)
+    for _ in range(GONE_LOOKS - 1):
         presence = presence.after((), keep=0.98)
-    assert suspects(presence, NOBODY) == ()
+    assert suspects(presence, NOBODY), "between two of its connections"
+    assert suspects(presence.after((ROGUE,), keep=0.98), NOBODY)
+    gone = presence.after((), keep=0.98)
+    assert suspects(gone, NOBODY) == () and not gone.active and not gone.unseen
 
 
 def test_groups_are_bounded() -> None:

@@ -21,7 +21,8 @@ from headgate.history.starvation_courses import (
 )
 
 POLICY = StarvationTerms()
-LAG = frozenset({"lag"})
+Metrics = frozenset[str]
+LAG: Metrics = frozenset({"lag"})
 REJECTED = ClientTick(by_metric={"lag": 1})
 ADMITTED = ClientTick(admitted=1)
 PINNED, FINE = MinuteLook(True, 3.0), MinuteLook(False, 0.4)
@@ -48,6 +49,17 @@ class Course:
             tick = Tick(now_s, seen, {"lag": look}, judged)
             self.scene = advance(self.scene, tick, self.policy)
         return self
+
+    def move(self, seconds: int, seen: Mapping[str, ClientTick], *, metrics: Metrics = LAG) -> None:
+        """The same, with a metric that follows what the admitted do, which changes."""
+        judged = {n: ClientMetrics(LAG if s == REJECTED else metrics) for n, s in seen.items()}
+        for turn in range(seconds // 5):
+            often = turn * turn % 7 % 3
+            now = {n: s for n, s in seen.items() if often or s == REJECTED}
+            now |= {n: s.plus(s) for n, s in now.items() if often == 2 and s != REJECTED}
+            look = MinuteLook(True, 3.0 + often / 10)
+            tick = Tick(self.scene.now_s + 5, now, {"lag": look}, judged)
+            self.scene = advance(self.scene, tick, self.policy)
 
     @property
     def found(self) -> tuple[Starved, ...]:
@@ -76,7 +88,8 @@ def test_time_rejected_by_dice_is_kept_apart_from_time_rejected_by_metrics() -> 
 
 def test_evidence_and_proposal_come_with_a_finding() -> None:
     day = Course()
-    day.go(900, PINNED, etl_nightly=REJECTED, fix_x=ClientTick(exempted=4, exempt_by="r7"))
+    seen = {"etl:nightly": REJECTED, "fix:x": ClientTick(exempted=4, exempt_by="r7")}
+    day.move(900, seen)
     [finding] = day.found
     assert (finding.client, finding.metric, finding.cause) == (
         "etl:nightly",
@@ -85,7 +98,8 @@ def test_evidence_and_proposal_come_with_a_finding() -> None:
     )
     assert finding.blamed == ("fix:x",) and finding.rule == "r7"
     assert finding.proposal == "headgate rule lift r7"
-    assert finding.breached_share == 1.0 and finding.mean_utilization == pytest.approx(3.0)
+    assert finding.effect == pytest.approx(0.1 / 4) and finding.effect_error == pytest.approx(0.0)
+    assert finding.breached_share == 1.0 and finding.mean_utilization == pytest.approx(3.1, 0.05)
     assert finding.starved_s == pytest.approx(895) and finding.rejections == 180
 
 
@@ -124,7 +138,8 @@ def test_no_rule_is_proposed_that_matches_nobody_or_the_starved(
     busy: list[str], proposal: str
 ) -> None:
     seen = {"u1:etl:nightly": REJECTED} | dict.fromkeys(busy, ADMITTED)
-    day = Course().pass_by(1200, PINNED, seen)
+    day = Course()
+    day.move(1200, seen)
     [finding] = day.found
     assert finding.cause is Culprit.ADMITTED_WORK
     assert finding.proposal == proposal
@@ -132,11 +147,8 @@ def test_no_rule_is_proposed_that_matches_nobody_or_the_starved(
 
 def test_no_metrics_are_proposed_for_those_without_a_name() -> None:
     day = Course()
-    for _ in range(240):
-        seen = {"u1:etl": REJECTED, "other": ADMITTED}
-        judged = {"u1:etl": ClientMetrics(LAG), "other": ClientMetrics(frozenset({"loadavg"}))}
-        tick = Tick(day.scene.now_s + 5, seen, {"lag": PINNED}, judged)
-        day.scene = advance(day.scene, tick, POLICY)
+    seen = {"u1:etl": REJECTED, "other": ADMITTED}
+    day.move(1200, seen, metrics=frozenset({"loadavg"}))
     [finding] = day.found
     assert finding.cause is Culprit.DIFFERENTIAL_METRICS
     assert finding.proposal == "headgate clients"

@@ -77,10 +77,13 @@ class Agent:
         for name, value in values.items():
             self.board.push("main", name, Sample(value, self.clock.now().mono_s))
 
-    async def work(self, minutes: float, *clients: str, **more: Any) -> None:
-        """All ask once in each tick."""
-        for _ in range(int(minutes * 60 / TICK_INTERVAL_S)):
-            for client in clients:
+    async def work(self, minutes: float, *clients: str, mover: str = "", **more: Any) -> None:
+        """All ask once in each tick; a mover as often as it likes, and lag follows it."""
+        for turn in range(int(minutes * 60 / TICK_INTERVAL_S)):
+            often = turn * turn % 7 % 3
+            if mover:
+                self.measure(lag=9.0 + often)
+            for client in (*clients, *([mover] * often if mover else ())):
                 asked = check(client, **more)
                 health = self.board.healths["main"]
                 now = self.clock.now()
@@ -90,7 +93,7 @@ class Agent:
             await self.watch.tick()
 
     def count(self, kind: str) -> int:
-        return self.alerts.outcomes[kind, "told"]
+        return self.alerts.outcomes[kind, "raised"]
 
 
 EXEMPT = Rule("r7", "fix", kind=Kind.EXEMPT)
@@ -114,15 +117,27 @@ async def test_client_starvation_is_reported_once_and_its_end_too() -> None:
 async def test_exemption_starvation_suspends_the_exemption() -> None:
     """R79, R90"""
     agent = Agent(EXEMPT)
-    agent.measure(lag=9.0)
-    await agent.work(19, "etl:nightly", "fix:x")
+    await agent.work(19, "etl:nightly", mover="fix:x")
     [finding] = agent.watch.findings
     assert finding.cause is Culprit.EXEMPT_CLIENT and finding.rule == "r7"
+    assert finding.effect == pytest.approx(1 / agent.lag.threshold)
     assert agent.suspended == [] and agent.count(BEGINS) == 1
-    await agent.work(2, "etl:nightly", "fix:x")
+    await agent.work(2, "etl:nightly", mover="fix:x")
     [why] = agent.suspended
     assert "starves etl:nightly on main: lag has rejected it for 20 min" in why
     assert agent.count(SUSPENDED) == 1
+
+
+async def test_an_exempt_client_whose_effect_may_be_zero_is_neither_blamed_nor_suspended() -> None:
+    """R90, R154: however much it does while others are starved."""
+    agent = Agent(EXEMPT)
+    agent.watch.policy = StarvationTerms(exemption_budget_s=0.0)
+    for minute in range(40):
+        agent.measure(lag=9.0 + minute * minute % 5)  # A rogue's doing.
+        await agent.work(1, "etl:nightly", *["fix:x"] * (1 + minute % 3))
+    [finding] = agent.watch.findings
+    assert finding.cause is Culprit.UNEXPLAINED_LOAD
+    assert (finding.blamed, finding.effect, agent.suspended) == ((), None, [])
 
 
 def finding(
@@ -208,18 +223,16 @@ async def test_charges_are_kept_every_few_seconds_and_when_the_budget_is_spent()
 async def test_without_a_budget_an_exemption_is_suspended_as_soon_as_anybody_is_starved() -> None:
     agent = Agent(EXEMPT)
     agent.watch.policy = StarvationTerms(exemption_budget_s=0.0)
-    agent.measure(lag=9.0)
-    await agent.work(12, "etl:nightly", "fix:x")
+    await agent.work(12, "etl:nightly", mover="fix:x")
     assert len(agent.suspended) == 1
 
 
 async def test_an_exemption_that_cannot_be_suspended_is_tried_again() -> None:
     agent = Agent(EXEMPT, suspend_fails=True)
-    agent.measure(lag=9.0)
-    await agent.work(22, "etl:nightly", "fix:x")
+    await agent.work(22, "etl:nightly", mover="fix:x")
     assert agent.suspended == []
     agent.suspend_fails = False
-    await agent.work(1, "etl:nightly", "fix:x")
+    await agent.work(1, "etl:nightly", mover="fix:x")
     assert len(agent.suspended) == 1
 
 
@@ -232,8 +245,7 @@ async def test_an_exemption_that_harms_nobody_is_left_alone() -> None:
 async def test_differential_metric_starvation_names_who_depends_on_fewer_metrics() -> None:
     """R80, R90"""
     agent = Agent(Rule("r1", "backfill", kind=Kind.METRICS, metrics=("loadavg",)))
-    agent.measure(lag=9.0)
-    await agent.work(12, "etl:nightly", "backfill:x")
+    await agent.work(12, "etl:nightly", mover="backfill:x")
     [finding] = agent.watch.findings
     assert finding.cause is Culprit.DIFFERENTIAL_METRICS
     assert finding.blamed == ("backfill:x",)

@@ -97,7 +97,7 @@ class Everything:
         self.traffic = traffic
         self.pulse = Pulse(served.clock)
         self.pulse.note(0.002)
-        self.facts = ProxyFacts("p1", "0", "postgres", 1, 0.0, "epoll", 2, max_sessions=100)
+        self.facts = ProxyFacts("p1", "0", "postgres", 1, 0.0, 2, max_sessions=100)
         self.facts.state = "serving"
         self.statements = 100
         self._has_shard = False
@@ -284,7 +284,7 @@ def proxied(statements: int) -> ProxyReadings:
             }
         ),
         buckets=(BucketReading("etl", "", 4, 8, 0.5, 1),),
-        patterns=(PatternReading(1, 0, 100, 1.0, 1e6, 0.2, 1),),
+        patterns=(PatternReading(1, 0, 100, 1.0, 1e6, 2e6, 0.2, 1),),
     )
     threads = {"sessions": 3, "idle_sessions": 1, "longest_round_ns": 5, "statements": statements}
     return ProxyReadings(

@@ -35,7 +35,7 @@ from headgate.check.checker import Checker
 from headgate.check.demand import Demands
 from headgate.check.model import Idleness
 from headgate.check.reporting import Intake
-from headgate.check.routes import CheckRoutes
+from headgate.check.routes import NAMED, CheckRoutes
 from headgate.check.sampler import Sampler
 from headgate.check.streaming import Broadcasts, Snapshots
 from headgate.check.views import AgentFacts, ClientWatchers, LocalClients, Parts, Views
@@ -184,7 +184,7 @@ class Served:
         self.rules = RuleKeeper(self.store, self.clock, self._apply, known_metrics)
         self.budgets = Budgets(self.store, self.board, self.demands, self.clock)
         rooms = (self.rules, self.budgets, self.book)
-        self.own_in_force = OwnInForce(rooms, self._places)
+        self.own_in_force = OwnInForce(rooms, self._places, self.clock)
         here = Here(self.rules.advice, self.rules.time.now_s)
         self.own = OwnBook(
             self.store,
@@ -243,7 +243,7 @@ class Served:
         )
         app = plan.app or self.control.app()
         self.listener = Listener(
-            Handlers(CheckRoutes(self.checker).prepare, AsgiBridge(app).serve),
+            Handlers(CheckRoutes(self.checker).prepare, AsgiBridge(app).serve, NAMED),
             plan.limits,
             KnownHosts({"agent"}, has_token=gatekeeper(plan).has_token),
         )
@@ -444,7 +444,7 @@ class Served:
         self.rule()
         self.call(setattr, self.checker, "fairness", None)
         self.measure(**HEALTHY)
-        self.call(self.listener.forget)
+        self.call(self.listener.repeats.forget)
 
 
 def gatekeeper(plan: Plan) -> Gatekeeper:

@@ -62,7 +62,7 @@ READINGS = BudgetReadings(
         BucketReading("etl", "", 4 * SECOND_NS, 8 * SECOND_NS, 0.5, 3, 10),
         BucketReading("etl", "tenant=acme", 0, 8 * SECOND_NS, 0.0, 0),
     ),
-    patterns=(PatternReading(-42, 5, 100, 12.5, 250e6, 0.1, 25 * SECOND_NS),),
+    patterns=(PatternReading(-42, 5, 100, 12.5, 250e6, 400e6, 0.1, 25 * SECOND_NS),),
 )
 
 
@@ -116,7 +116,10 @@ def test_the_policy_is_shown_with_what_became_of_it(served: Served, traffic: Tra
     (budget,) = doc["budgets"]
     assert (budget["state"], budget["fill"], budget["running"]) == ("enforcing", 0.5, 3)
     assert budget["counts"]["blocked"] == {"capacity": 4}
-    assert budget["says"] == "20% of the server, up to 200%·s of debt; for username=etl"
+    assert (
+        budget["says"]
+        == "20% of the server, up to 200%·s (2 s of the server) of debt; for username=etl"
+    )
     every = served.ask("GET", BUDGETS)
     assert described(every, BUDGETS, "get") and len(every.json["databases"]) == 1
 
@@ -159,7 +162,7 @@ def test_a_budget_is_made_seen_and_published_at_once(served: Served, traffic: Tr
     assert reply.headers["Location"] == f"{MAIN}/web"
     assert (reply.json["budget"]["mode"], reply.json["budget"]["origin"]) == ("warn", "runtime")
     assert [told["line"] for told in reply.json["difference"]] == [
-        "web: new, warn, burst 50, 1 rule"
+        "web: new, warn, burst 0.5s, 1 rule"
     ]
     assert traffic.server.modes == {"etl": "enforce", "web": "warn"}
     seen = served.ask("GET", f"{MAIN}/web")
@@ -347,9 +350,8 @@ def test_a_statement_is_explained_by_what_the_server_counts(
     assert told["tags"] == {"controller": "export"}
     (budget,) = told["budgets"]
     assert (budget["bucket"]["fill"], budget["fails"]) == (0.5, "capacity")
-    assert (
-        explain(served, sql="select 1", username="etl", query_id="-42").json["estimate_ms"] == 250
-    )
+    told = explain(served, sql="select 1", username="etl", query_id="-42").json
+    assert (told["estimate_ms"], told["estimate_p90_ms"]) == (250, 400)
 
 
 def test_a_statement_that_no_rule_matches_runs_and_says_why(served: Served) -> None:

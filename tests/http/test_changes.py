@@ -195,7 +195,8 @@ def test_what_a_file_does_not_name_stays_but_for_prune(served: Served) -> None:
     assert not kept.json["changed"] and "--prune" in kept.json["advice"][0]
     pruned = applied(served, rest, "?prune=true")
     assert [one["line"] for one in pruned.json["difference"]] == [
-        "budget cap@region:eu-*: taken out, warn: 20% of the server, up to 200%·s of debt; "
+        "budget cap@region:eu-*: taken out, warn: "
+        "20% of the server, up to 200%·s (2 s of the server) of debt; "
         "for no statement (checks that name it)"
     ]
     assert {item["id"] for item in ask(served, "GET", "").json["changes"]} == {"half", "stop"}

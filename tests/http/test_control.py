@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -13,6 +14,7 @@ import pytest
 
 from headgate.base.keyvalue import Compare, Put
 from headgate.history.records import AuditEntry, MetricMinute, Tally
+from headgate.http.auth import user_of
 from headgate.metrics.model import Engine
 from headgate.metrics.service import DatabasePlan
 from tests.changes.own_world import Unwritable
@@ -404,9 +406,10 @@ def test_without_tokens_nobody_changes_anything_over_tcp(serve: Serve) -> None:
 
 
 def test_the_unix_sockets_permissions_stand_in_for_a_token(own: Served) -> None:
-    assert own.ask("DELETE", LAG, unix=True).status == 200
+    claim: Any = {"Headgate-On-Behalf-Of": "anna"}
+    assert own.ask("DELETE", LAG, unix=True, **claim).status == 200
     (entry,) = own.ask("GET", "/v1/audit").json["audit"]
-    assert entry["who"].startswith("uid:")
+    assert entry["who"] == f"{user_of(os.getuid())} on behalf of anna (claimed)"
     rejected = own.ask("DELETE", CUSTOM, unix=True, Authorization="Bearer wrong")
     assert is_problem(rejected, 401), "a wrong token is not overlooked, even there"
 

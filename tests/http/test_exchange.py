@@ -526,8 +526,8 @@ def test_what_the_shard_set_is_lifted_where_it_leads_and_can_be_suspended_anywhe
         reply = change(served, method, "/v1/rules/half", body)
         assert is_problem(reply, 409)
         assert "https://db-x:8087" in reply.json["detail"]
-    assert "headgate rule rest half" in change(served, "DELETE", "/v1/rules/half").json["detail"]
-    rested = change(served, "PUT", "/v1/rules/half/rest", {"reason": "nobody leads"})
+    assert "headgate rule suspend half" in change(served, "DELETE", "/v1/rules/half").json["detail"]
+    rested = change(served, "PUT", "/v1/rules/half/suspension", {"reason": "nobody leads"})
     assert rested.status == 200, rested.body
     assert served.ask("GET", "/v1/rules/half").json["state"] == "suspended"
 

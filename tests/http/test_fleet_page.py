@@ -27,6 +27,7 @@ from headgate.http.routes import read_call
 from headgate.page.api import ApiRejected, PageApi
 from headgate.page.fleet import PAGE_ROWS, FleetPage
 from headgate.page.shell import Site, Visit, made, static_file
+from tests.changes import verbs
 from tests.changes.changebook_world import COMMERCE, HALF, BookWorld
 from tests.fixtures.fakes import HandClock
 from tests.fixtures.fleet_sights import (
@@ -258,7 +259,7 @@ async def test_a_program_gets_the_same_as_a_person() -> None:
 
 async def test_a_rule_as_the_log_writes_it_says_how_long_it_is_still_in_force() -> None:
     world = BookWorld()
-    await world.book.put_rule(HALF, reach=COMMERCE, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=COMMERCE, who="ada")
     entries = (await world.store.list(("",))).entries
     left_s = world.wall_s + 7200 - (T0 + 600)
     assert (await document(entries))["items"][0]["left_s"] == left_s

@@ -16,7 +16,7 @@ from tests.http.test_fleet_ruling import HOLD, away, follow
 from tests.http.test_ruling import CHECK, RULES, change, described, listed
 
 STOP = f"{RULES}/stop"
-REST = f"{STOP}/rest"
+REST = f"{STOP}/suspension"
 WHY = {"reason": "etcd is away"}
 
 
@@ -37,9 +37,9 @@ def test_it_is_suspended_here_while_the_store_is_away(served: Served, store: Fau
     assert served.ask("GET", CHECK).status == 417
     away(served, store)
     rejected = change(served, "DELETE", STOP)
-    assert is_problem(rejected, 503) and "`headgate rule rest stop" in rejected.json["detail"]
+    assert is_problem(rejected, 503) and "`headgate rule suspend stop" in rejected.json["detail"]
     rests = change(served, "PUT", REST, WHY)
-    assert rests.status == 200 and described(rests, "/v1/rules/{rule}/rest", "put")
+    assert rests.status == 200 and described(rests, "/v1/rules/{rule}/suspension", "put")
     assert served.ask("GET", CHECK).status == 200
     [shown] = listed(served)
     assert (shown["state"], shown["suspended"]) == (
@@ -47,18 +47,18 @@ def test_it_is_suspended_here_while_the_store_is_away(served: Served, store: Fau
         "by ops at this agent: etcd is away",
     )
     woken = change(served, "DELETE", REST)
-    assert woken.status == 200 and described(woken, "/v1/rules/{rule}/rest", "delete")
+    assert woken.status == 200 and described(woken, "/v1/rules/{rule}/suspension", "delete")
     assert served.ask("GET", CHECK).status == 417
 
 
 def test_what_cannot_be_suspended_is_reported(served: Served) -> None:
-    assert is_problem(change(served, "PUT", f"{RULES}/nosuch/rest", WHY), 422)
+    assert is_problem(change(served, "PUT", f"{RULES}/nosuch/suspension", WHY), 422)
     for body in ({}, {"reason": ""}, {"reason": 7}, {"why": "x"}):
         assert is_problem(change(served, "PUT", REST, body), 422)
     assert change(served, "PUT", f"{REST}?dry_run=true", WHY).status == 200
     assert served.ask("GET", CHECK).status == 417
     viewer = change(served, "PUT", REST, WHY, token=VIEWER)
-    assert is_problem(viewer, 403), "whoever may set it may have it rest"
+    assert is_problem(viewer, 403), "who may set a rule may suspend it"
 
 
 def test_one_that_the_store_has_lost_is_not_denied(served: Served, store: FaultyStore) -> None:
@@ -76,7 +76,7 @@ def test_one_that_the_store_has_lost_is_not_denied(served: Served, store: Faulty
         "the fleet's store has lost it: `headgate changes restore --fleet`"
         in rejected.json["detail"]
     )
-    assert "`headgate rule rest stop" in rejected.json["detail"]
+    assert "`headgate rule suspend stop" in rejected.json["detail"]
 
 
 def test_a_reader_gets_no_note_that_nothing_was_changed(served: Served, store: FaultyStore) -> None:

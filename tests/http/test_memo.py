@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
+import re
+from typing import Any
+
 import pytest
 
 from headgate.check.checker import Fairness
 from headgate.http.documents import reply
-from headgate.http.listener import MAX_MEMO_BYTES, MAX_MEMO_ENTRIES, Handlers
+from headgate.http.listener import MAX_FORMS, MAX_MEMO_BYTES, MAX_MEMO_ENTRIES, Handlers
 from headgate.rules.matching import Kind, Rule
 from tests.http.conftest import Serve
 from tests.http.serving import Plan, Served
@@ -41,7 +46,7 @@ def test_every_repeat_is_counted(served: Served, raw: bytes) -> None:
         for _ in range(50):
             assert talk.send(raw).reply(method(raw)).status == 200
     assert served.counted("etl:nightly", "OK") - before == 50
-    assert raw in served.listener.memo
+    assert raw in served.listener.repeats.memo
 
 
 def test_the_very_next_repeat_after_a_breach_is_rejected(served: Served, raw: bytes) -> None:
@@ -123,21 +128,116 @@ def test_forget_makes_open_connections_follow_new_handlers(serve: Serve) -> None
             setattr, served.listener, "handlers", Handlers(lambda _: reply(418, b""), old.serve)
         )
         assert talk.send(ASK).reply().status == 200, "the memo is still what it was"
-        served.call(served.listener.forget)
+        served.call(served.listener.repeats.forget)
         assert talk.send(ASK).reply().status == 418
 
 
-def test_the_memo_is_bounded(serve: Serve) -> None:
+def test_names_that_are_used_once_do_not_drive_out_pollers(serve: Serve) -> None:
     served = serve(Plan(max_clients=10))
     asked = [get(f"/v1/check?app=c{n}&database=main") for n in range(MAX_MEMO_ENTRIES + 200)]
     with served.talk() as talk:
         connection = served.connection(talk)
         for first in range(0, len(asked), 500):
             served.feed(connection, *asked[first : first + 500])
-            assert len(served.listener.memo) <= MAX_MEMO_ENTRIES
         assert [talk.reply().status for _ in range(10)] == [200] * 10
-    assert len(served.listener.memo) == 200
-    assert sum(served.call(served.recorder.totals).values()) == len(asked)
+        assert list(served.listener.repeats.memo) == asked[:1]
+        assert len(served.listener.repeats._once) <= MAX_MEMO_ENTRIES
+        served.feed(connection, asked[-1])
+        assert list(served.listener.repeats.memo) == [asked[0], asked[-1]], "it has come again"
+    assert sum(served.call(served.recorder.totals).values()) == len(asked) + 1
+
+
+def test_the_memo_is_bounded(serve: Serve) -> None:
+    served = serve(Plan(max_clients=10))
+    with served.talk() as talk:
+        connection = served.connection(talk)
+        for n in range(0, MAX_MEMO_ENTRIES + 200, 100):
+            asked = [get(f"/v1/check?app=c{n + m}&database=main") for m in range(100)]
+            served.feed(connection, *asked, *asked)
+            assert len(served.listener.repeats.memo) <= MAX_MEMO_ENTRIES
+    assert 0 < len(served.listener.repeats.memo) <= 200, "it was emptied once"
+
+
+def test_forms_are_bounded(serve: Serve) -> None:
+    served = serve(Plan())
+    with served.talk() as talk:
+        connection = served.connection(talk)
+        for n in range(MAX_FORMS + 10):
+            served.feed(connection, get(CHECK, X=f"{n}"))
+    assert len(served.listener.repeats.forms) == 10
+
+
+NAMES = [
+    "a",
+    "job7:etl:nightly",
+    "anonymous",
+    "123",
+    "A.b_c-d~e@f",
+    "x" * 128,
+    ":".join("abcdefgh"),
+    # No names, or written otherwise than in the bytes of the request: the parser's business.
+    ":".join("abcdefghi"),
+    "x" * 129,
+    f"{'x' * 128}:{'y' * 128}",
+    "a::b",
+    ":",
+    "a%3Ab",
+    "a+b",
+    "a=b",
+    "",
+]
+
+
+@pytest.mark.parametrize("lag", [0.25, 7.0])
+def test_another_name_is_answered_as_if_all_were_parsed(
+    served: Served, raw: bytes, lag: float
+) -> None:
+    served.measure(lag=lag)
+    with served.talk() as talk:
+        for name in NAMES:
+            mine = raw.replace(b"etl:nightly", name.encode())
+            talk.send(raw).reply(method(raw))
+            known = talk.send(mine).reply(method(raw))
+            served.call(served.listener.repeats.forget)
+            parsed = talk.send(mine).reply(method(raw))
+            served.call(served.listener.repeats.forget)
+            assert known.status == parsed.status, name
+            assert set(known.headers) == set(parsed.headers), name
+            if method(raw) == "GET":
+                assert _alike(known.json) == _alike(parsed.json), name
+
+
+def _alike(answer: dict[str, Any]) -> dict[str, Any]:
+    """Without what changes from moment to moment."""
+    told = json.dumps(answer)
+    told = re.sub(r'("(?:age_ms|retry_after_ms)": )\d+|measured [^ ]+ [^ ]+ ago', r"\1", told)
+    found: dict[str, Any] = json.loads(re.sub(r": ,", ": 0,", told))
+    return found
+
+
+def test_a_crowd_of_rejected_clients_shares_a_body_and_not_a_wait(served: Served) -> None:
+    served.measure(lag=7.0)
+    waits = set()
+    with served.talk() as talk:
+        for n in range(50):
+            served.dice.lands = n / 50
+            told = talk.send(get(f"/v1/check?app=c{n}&database=main")).reply()
+            assert told.json["app"] == f"c{n}"
+            assert int(told.headers["content-length"]) == len(told.body)
+            wait_ms = told.json["retry_after_ms"]
+            assert int(told.headers["retry-after"]) == max(1, math.ceil(wait_ms / 1000))
+            waits.add(wait_ms)
+    assert len(waits) == 50
+    assert served.counted("c7", "THRESHOLD_EXCEEDED") == 1
+
+
+def test_what_is_understood_on_the_unix_socket_alone_is_not_remembered(served: Served) -> None:
+    """A Host that a browser could have been given by another site."""
+    foreign = get(CHECK, Host="elsewhere.example")
+    with served.talk(unix=True) as talk:
+        assert talk.send(foreign).reply().status == 200
+    with served.talk() as talk:
+        assert talk.send(foreign).reply().status == 421
 
 
 @pytest.mark.parametrize(
@@ -157,7 +257,7 @@ def test_the_memo_is_bounded(serve: Serve) -> None:
 def test_only_whole_repeatable_checks_are_remembered(served: Served, raw: bytes) -> None:
     with served.talk() as talk:
         talk.send(raw).reply()
-    assert raw not in served.listener.memo
+    assert raw not in served.listener.repeats.memo
 
 
 def test_bytes_that_mean_something_else_in_their_place_are_not_taken_for_a_check(

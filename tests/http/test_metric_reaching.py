@@ -63,6 +63,9 @@ def test_a_threshold_is_set_and_reverted_for_the_fleet(served: Served, store: Me
     follow(served, store)
     assert threshold(served) == 2
     assert served.ask("GET", LAG).json["origin"] == "fleet"
+    for method, path in (("DELETE", EVERY), ("POST", f"{EVERY}/revert")):
+        gone = change(served, method, f"{path}?reach=fleet&dry_run=true", None)
+        assert gone.json["replay"]["says"], method
     again = change(served, "POST", f"{EVERY}/revert?reach=fleet", {})
     assert again.json["state"] == "reverted"
     follow(served, store)

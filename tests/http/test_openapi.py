@@ -170,7 +170,7 @@ def test_every_example_fits_what_it_is_an_example_of(served: Served, route: Rout
         sent |= {"body": json.dumps(route.sends).encode(), "Content_Type": "application/json"}
     reply = served.ask(route.method, route.target, **sent)
     # Only a rule of a fleet can be suspended, and this agent is part of none.
-    nowhere = (404, 409, 422) if route.path.endswith("/rest") else (404, 409)
+    nowhere = (404, 409, 422) if route.path.endswith("/suspension") else (404, 409)
     assert reply.status in (200, 201, *nowhere), reply.body
 
 

@@ -273,6 +273,12 @@ def test_history_outlives_a_restart_and_so_does_the_way_back(home: Home) -> None
 
 def test_one_sort_goes_back_and_the_others_stay(served: Served) -> None:
     applied(served)
+    back = ask(served, "POST", "/rollback?dry_run=true", {"n": 0}).json
+    assert len(back["difference"]) == 3
+    (told,) = back["replay"]
+    assert told.startswith("metric main/lag: "), (
+        "as it would be without; of a rule that goes, nothing"
+    )
     tried = ask(served, "POST", "/rollback?dry_run=true", {"n": 0, "only": ["budgets"]})
     assert [one["kind"] for one in tried.json["difference"]] == ["budget taken out"]
     ask(served, "POST", "/rollback", {"n": 0, "only": ["budgets", "metrics"]})

@@ -150,8 +150,10 @@ def test_roles_of_tokens() -> None:
         gate.who_pulls(local, "Basic abc")
     assert gate.who_pulls(Peer("10.0.0.1", None, "db-a"), None) == "db-a"
     assert gate.who_pulls(Peer("unix", 0), None) == "uid:0"
+    nameless = {"headgate-on-behalf-of": "anna (operator)"}
+    assert gate.who_changes(Peer("unix", 4_000_000_000), nameless) == "uid:4000000000"
     with pytest.raises(InvalidRequest) as rejected:
-        gate.who_changes(Peer("10.0.0.1", None, "db-a"), None)
+        gate.who_changes(Peer("10.0.0.1", None, "db-a"), {})
     assert rejected.value.status == 401
 
 

@@ -16,4 +16,4 @@ def test_what_never_comes_again_does_not_drive_out_the_pollers(served: Served) -
         traced = polled[:-2] + PARENT
         assert talk.send(traced).reply().status == 200
         assert talk.send(traced).reply().status == 200
-    assert list(served.listener.memo) == [polled]
+    assert list(served.listener.repeats.memo) == [polled]

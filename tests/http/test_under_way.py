@@ -6,10 +6,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from starlette.responses import Response
 from structlog.testing import capture_logs
 
 from headgate.errors import StoreUnavailable
-from headgate.http.documents import UnderWay
+from headgate.http.control import UnderWay
 
 
 @pytest.mark.parametrize(
@@ -21,10 +22,11 @@ async def test_what_became_of_it_is_logged_where_nobody_listens(
 ) -> None:
     hung_up = asyncio.Event()
 
-    async def change() -> None:
+    async def change() -> Response:
         await hung_up.wait()
         if fault is not None:
             raise StoreUnavailable(fault)
+        return Response()
 
     asked = asyncio.create_task(UnderWay().finish(change()))
     await asyncio.sleep(0)
@@ -39,7 +41,7 @@ async def test_what_became_of_it_is_logged_where_nobody_listens(
 
 
 async def test_event_listeners_are_called_and_nothing_is_logged() -> None:
-    async def change() -> None:
+    async def change() -> Response:
         raise StoreUnavailable("away")
 
     with capture_logs() as logged, pytest.raises(StoreUnavailable):

@@ -327,7 +327,7 @@ def test_alerts_are_counted_from_0_on(watching: Served) -> None:
         if sample.name == "headgate_alerts_total"
     }
     assert found.keys() == set(product(KINDS, OUTCOMES))
-    assert found["starvation.begins", "told"] == 1 and found["starvation.begins", "dropped"] == 0
+    assert found["starvation.begins", "raised"] == 1 and found["starvation.begins", "dropped"] == 0
 
 
 # --- a minute of the past ------------------------------------------------------------------

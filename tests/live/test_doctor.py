@@ -91,7 +91,7 @@ def test_a_server_that_is_away(settings: Path) -> None:
 def test_faults_of_the_file_come_with_their_lines(tmp_path: Path) -> None:
     (tmp_path / "headgate.toml").write_text("[agent]\nlisen = 1\n")
     found = lines(tmp_path, 1)
-    assert any("line 2: agent.lisen: unknown setting" in says for _, _, says in found)
+    assert any("line 2, agent.lisen: unknown setting" in says for _, _, says in found)
 
 
 def test_when_a_certificate_ends(tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ def test_a_role_that_may_not_monitor(
     made = headgate("init", dsn, "--yes", cwd=tmp_path)
     assert made.returncode == 0, made.stderr
     assert "grant pg_monitor to lean;" in made.stdout
+    assert "Then run init again" in made.stdout
+    assert "no replica" not in made.stdout, "it may not see the one that there is"
     assert "heartbeat table" in made.stdout
     metrics = tomllib.loads((tmp_path / "headgate.toml").read_text())["databases"]["main"][
         "metrics"
@@ -128,36 +130,73 @@ def test_a_replica_of_mariadb_as_json(mariadb_pair: Pair[MariaDBServer], tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("dsn", "statement"),
+    "dsn",
     [
-        (
-            "host=127.0.0.1 port=1 user=headgate password=hunter2",
-            "create role headgate login password '…' in role pg_monitor;",
-        ),
-        (
-            "mysql://headgate:hunter2@127.0.0.1:1/",
-            "grant process, replication client, slave monitor on *.* to headgate@'127.0.0.1';",
-        ),
+        "host=127.0.0.1 port=1 user=headgate password=hunter2",
+        "mysql://headgate:hunter2@127.0.0.1:1/",
     ],
 )
-def test_a_server_that_is_away_leaves_nothing_behind(
-    dsn: str, statement: str, tmp_path: Path
+def test_a_server_that_is_away_leaves_nothing_behind(dsn: str, tmp_path: Path) -> None:
+    said = _rejected(dsn, tmp_path)
+    assert "nothing was written" in said and "hunter2" not in said
+    assert "create" not in said, "it is not the role that is missing"
+
+
+def test_a_login_that_is_rejected_shows_the_role_to_create(
+    postgres_pair: Pair[PostgresServer],
+    mariadb_pair: Pair[MariaDBServer],
+    lean_account: str,
+    tmp_path: Path,
 ) -> None:
-    made = headgate("init", dsn, "--yes", cwd=tmp_path)
-    assert made.returncode == 1
-    assert statement in made.stderr and "nothing was written" in made.stderr
-    assert "hunter2" not in made.stderr
+    dsn = postgres_pair.primary.dsn()
+    said = _rejected(dsn.replace("user=postgres", "user=Head-gate"), tmp_path)
+    assert """create role "Head-gate" login password '…' in role pg_monitor;""" in said
+    assert "create role" not in _rejected(dsn.replace("dbname=postgres", "dbname=no"), tmp_path)
+    said = _rejected(mysql_dsn(mariadb_pair.primary, f"{lean_account}:hunter2"), tmp_path)
+    assert "grant process, replication client, slave monitor on *.* to 'lean'@'127.0.0.1';" in said
+    # As it is created, it may use no schema but the agent's.
+    said = _rejected(
+        f"{mysql_dsn(mariadb_pair.primary, f'{lean_account}:{IN_URL}')}mysql", tmp_path
+    )
+    assert "The agent needs no schema of yours" in said and "create user" not in said
+
+
+def test_nothing_is_asked_of_a_server_for_a_file_that_cannot_be(tmp_path: Path) -> None:
+    away = "host=127.0.0.1 port=1"
+    assert "mkdir -p no-folder" in _rejected(away, tmp_path, "-o", "no-folder/x.toml")
+    assert "database name 'a b' must be" in _rejected(away, tmp_path, "--database-name", "a b")
+
+
+def _rejected(dsn: str, folder: Path, *more: str) -> str:
+    made = headgate("init", dsn, "--yes", *more, cwd=folder)
+    assert made.returncode in (1, 2)
+    assert list(folder.iterdir()) == []
+    return made.stderr
+
+
+def test_without_a_terminal_it_says_how_to_confirm(
+    postgres_pair: Pair[PostgresServer], tmp_path: Path
+) -> None:
+    made = headgate("init", postgres_pair.primary.dsn(), cwd=tmp_path)
+    assert made.returncode == 2 and "add --yes" in made.stderr
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_that_cannot_be_written_leaves_no_password(
+def test_a_database_whose_name_has_a_dot(
+    postgres_pair: Pair[PostgresServer], tmp_path: Path
+) -> None:
+    dsn, folder = postgres_pair.primary.dsn(), tmp_path / "my agent"
+    folder.mkdir()
+    words = ("--yes", "--database-name", "shop.eu", "-o", "my agent/x.toml")
+    made = headgate("init", dsn, *words, cwd=tmp_path)
+    assert made.returncode == 0, made.stderr
+    assert "headgate agent --config 'my agent/x.toml'" in made.stdout
+    assert "shop.eu" in tomllib.loads((folder / "x.toml").read_text())["databases"]
+
+
+def test_a_password_file_that_is_there_is_never_written_over(
     postgres_pair: Pair[PostgresServer], tmp_path: Path
 ) -> None:
     (tmp_path / "main.password").mkdir()
     made = headgate("init", postgres_pair.primary.dsn(), "--yes", cwd=tmp_path)
     assert made.returncode == 1 and "main.password exists" in made.stderr
-    made = headgate(
-        "init", postgres_pair.primary.dsn(), "--yes", "-o", "none/headgate.toml", cwd=tmp_path
-    )
-    assert made.returncode == 1
-    assert "none/headgate.toml cannot be written: No such file or directory" in made.stderr

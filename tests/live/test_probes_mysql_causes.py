@@ -77,11 +77,11 @@ async def is_current(writer: Writer[Any], pair: Pair[MariaDBServer], lag: Any) -
 
 @contextmanager
 def stopped(replica: MariaDBServer) -> Iterator[None]:
-    execute(replica, "STOP SLAVE SQL_THREAD")
+    execute(replica, f"STOP {replica.replica_word} SQL_THREAD")
     try:
         yield
     finally:
-        execute(replica, "START SLAVE")
+        execute(replica, f"START {replica.replica_word}")
 
 
 @pytest.mark.parametrize("method", ["heartbeat", "auto"])
@@ -98,7 +98,7 @@ async def test_a_stopped_replica_grows_with_the_cause(
             await becomes(lambda: says(lag, Cause.REPLICATION_STOPPED))
             before = await measured(lag)
             assert before.value > 1
-            assert "Slave_SQL_Running is No" in before.detail
+            assert f"{replica.replica_word.capitalize()}_SQL_Running is No" in before.detail
             await becomes(lambda: exceeds(lag, before.value + 0.2))
         await becomes(lambda: is_current(writer, mariadb_pair, lag))
 
@@ -200,7 +200,7 @@ async def test_an_earlier_table_that_may_not_be_widened_goes_on_working(
     """Only a rest cannot be marked in it, and then it says what to run."""
     primary = mariadb_pair.primary
     execute(primary, "CREATE DATABASE beats", f"CREATE TABLE {TABLE} ({OLD_LAYOUT})")
-    rights = "SLAVE MONITOR ON *.*", f"SELECT, INSERT, UPDATE ON {TABLE}"
+    rights = f"{primary.monitor_right} ON *.*", f"SELECT, INSERT, UPDATE ON {TABLE}"
     with user(primary, "plain_writer", *rights) as dsn:
         async with writer_on(primary, dsn=dsn) as writer:
             for _ in range(2):

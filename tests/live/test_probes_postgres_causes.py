@@ -31,6 +31,7 @@ from tests.metrics.probes.reading import becomes, exceeds, failure, measured, sa
 
 TABLE = "beats.heartbeat"
 OPTIONS = {"method": "heartbeat", "heartbeat_table": TABLE}
+NATIVE = {"method": "native"}
 OLD_LAYOUT = "id int PRIMARY KEY DEFAULT 1, ts timestamptz NOT NULL, server text NOT NULL"
 SHORT_S, LONG_S = 0.05, 20.0
 """Intervals at which a row is stale after 1.15 s, and after a minute."""
@@ -50,6 +51,9 @@ async def writer_on(
 
 @pytest.fixture(autouse=True)
 def no_table_is_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    if "postgres_pair" in request.fixturenames:
+        primary = request.getfixturevalue("postgres_pair").primary
+        execute(primary, "DROP TABLE IF EXISTS headgate.heartbeat")
     yield
     if "postgres_pair" in request.fixturenames:
         execute(
@@ -73,7 +77,7 @@ async def test_a_paused_replay_is_stopped_by_either_method(
         await writer.beat()
         await in_sync(postgres_pair)
         native, beats = (
-            down.probe_for(spec_of("lag")),
+            down.probe_for(spec_of("lag", options=NATIVE)),
             down.probe_for(spec_of("lag", options=OPTIONS)),
         )
         await becomes(lambda: says(native, None))
@@ -97,7 +101,7 @@ async def test_a_paused_replay_grows_on_an_idle_shard_too(
     write(postgres_pair.primary)
     await in_sync(postgres_pair)
     async with probes_of(postgres_pair.replica) as down:
-        lag = down.probe_for(spec_of("lag"))
+        lag = down.probe_for(spec_of("lag", options=NATIVE))
         await becomes(lambda: says(lag, None))
         with replay_paused(postgres_pair.replica):
             await becomes(lambda: exceeds(lag, 0.2))

@@ -91,6 +91,23 @@ async def test_mariadb_reports_who_works_by_user_and_host(
         await probes.close()
 
 
+async def test_a_login_that_is_under_way_is_no_client(mariadb_pair: Pair[MariaDBServer]) -> None:
+    server = mariadb_pair.primary
+    probes = probes_of(server)
+    _, silent = await asyncio.open_connection(server.host, server.port)
+    try:
+
+        async def is_listed() -> bool:
+            return "unauthenticated user" in str(server.query("SHOW PROCESSLIST"))
+
+        await becomes(is_listed)
+        groups = await probes.sessions(timeout_s=60).read()
+        assert "unauthenticated user" not in {group.user for group in groups}
+    finally:
+        silent.close()
+        await probes.close()
+
+
 async def test_a_server_that_is_gone_is_a_failure_and_no_empty_list() -> None:
     probes = DatabaseProbes("main", Engine.POSTGRES, "host=127.0.0.1 port=1 dbname=x user=x")
     with pytest.raises(ProbeFailed) as caught:

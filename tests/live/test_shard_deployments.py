@@ -13,14 +13,17 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
 
+from headgate import Client
 from headgate.demo import postgres
 from headgate.demo.postgres import PostgresServer
+from headgate.demo.servers import make_folder
 from tests.fixtures.agents import AgentProcess, postgres_database, reserve_port
 from tests.fixtures.eventually import eventually
 from tests.fixtures.failovers import Promotions, watching
@@ -302,6 +305,37 @@ def test_agents_know_each_other_by_certificate_and_a_foreign_one_is_no_peer(
 # --- one agent for a whole shard -------------------------------------------------------------
 
 
+def test_an_agent_in_each_zone_answers_for_itself_and_outlives_the_others(
+    shard: Shard[PostgresServer], tmp_path: Path
+) -> None:
+    """R52: AZ-parallel. Nobody waits for the agent of another zone, and both see one lag."""
+    zones = [AgentProcess(make_folder(tmp_path, f"hg{n}-"), reserve_port()) for n in range(2)]
+    lead, [replica, _] = shard.primary.name, shard.replicas
+    try:
+        for zone in zones:
+            zone.write_settings(
+                "".join(
+                    postgres_database(s.dsn(), LAG, name=s.name, more=f'shard = "{SHARD}"')
+                    for s in shard.servers
+                )
+            )
+            zone.start()
+        for zone in zones:
+            eventually(partial(zone.admitted, lead, metrics="shard/lag"))
+        with paused_replay(replica):
+            eventually(lambda: not any(z.admitted(lead, metrics="shard/lag") for z in zones))
+        for zone in zones:
+            eventually(partial(zone.admitted, lead, metrics="shard/lag"))
+        first, second = zones
+        first.kill()
+        assert second.admitted(lead, metrics="shard/lag")
+        with Client("etl:x", database=lead, url=[z.url for z in zones], scope="shard") as client:
+            eventually(lambda: client.check().admitted)
+    finally:
+        for zone in zones:
+            zone.end()
+
+
 def test_one_agent_speaks_for_a_whole_shard_and_through_a_promotion(
     shard: Shard[PostgresServer], agent: AgentProcess
 ) -> None:
@@ -486,13 +520,13 @@ def _settled_work(shard: Shard[PostgresServer], agents: ShardAgents) -> dict[str
 def test_a_check_of_one_replica_wakes_only_that_one(
     shard: Shard[PostgresServer], sleepy: ShardAgents
 ) -> None:
-    """R58: hosts sleep and wake one by one."""
+    """R58: hosts sleep and wake one by one; the heartbeat is written for the one that is awake."""
     eventually(lambda: _asleep(sleepy))
-    lead, asked, other = (s.name for s in [shard.primary, *shard.replicas])
+    _, asked, other = (s.name for s in [shard.primary, *shard.replicas])
 
     def only_that_one_is_awake() -> bool:
         admitted, activity = sleepy[asked].admitted(metrics="host/lag"), _activity(sleepy)
-        assert activity[other] == activity[lead] == "hibernating"
+        assert activity[other] == "hibernating"
         return admitted and activity[asked] != "hibernating"
 
     eventually(only_that_one_is_awake)

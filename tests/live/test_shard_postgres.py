@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -309,10 +310,29 @@ def test_losing_all_replicas_agents_is_no_zero_lag(shared: Deployment) -> None:
         agents.await_rejection(lead, because("unreachable"))
 
 
+@contextmanager
+def committing(server: PostgresServer) -> Iterator[None]:
+    ended = threading.Event()
+
+    def commit() -> None:
+        with psycopg.connect(server.dsn(), autocommit=True) as session:
+            while not ended.wait(0.2):
+                session.execute("select pg_logical_emit_message(true, 'test', '')")
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
 def test_shard_primary_spof_costs_only_the_shard_scope(shared: Deployment) -> None:
-    """R51: with its agent dead, hosts are still answered for, and the shard honestly not."""
+    """R51: with its agent dead, hosts are still answered for, and the shard honestly not. What is
+    committed takes the place of the heartbeats that nobody writes."""
     agents = shared.agents
-    with ended(shared.lead):
+    with ended(shared.lead), committing(shared.shard.primary):
         for name in (shared.replica, shared.forwarding):
             eventually(partial(agents[name].admitted, metrics="host/lag,host/queue"))
             answer = agents.check_shard(name)

@@ -61,7 +61,7 @@ class World:
 
     async def pass_s(self, seconds: float) -> None:
         """Let time pass, and have the book look once."""
-        await self.clock.advance(seconds)
+        await self.clock.leap(seconds)
         await self.book.tick()
 
     def plan(self, raw: Mapping[str, Any] | None = None, connection: object = 1) -> DatabasePlan:
@@ -462,7 +462,7 @@ async def test_a_kept_metric_whose_probe_is_gone_stays_and_says_why(world: World
 
 async def test_a_rollup_nobody_has_is_rejected_and_nothing_changes(world: World) -> None:
     """R140: at run time as in the file."""
-    with pytest.raises(InvalidSettings, match="unknown roll-up 'mox'; did you mean 'max'"):
+    with pytest.raises(InvalidSettings, match="unknown rollup 'mox'; did you mean 'max'"):
         await world.book.patch("main", "lag", {"rollup": "mox"}, who="ops")
     assert world.board.healths["main"].standings["lag"].spec.rollup.by == "max"
 
@@ -601,11 +601,11 @@ async def test_a_change_that_ended_while_the_agent_was_down_is_not_in_force(worl
     await world.book.patch("main", "lag", {"threshold": "9s", "for": "10m"}, who="ops")
     await world.book.patch("main", "lag", {"threshold": "9s", "for": "20m"}, who="ops")
     again = World(world.store)
-    await again.clock.advance(900)
+    await again.clock.leap(900)
     await again.start()
     assert again.threshold() == 9
     later = World(world.store)
-    await later.clock.advance(1300)
+    await later.clock.leap(1300)
     await later.start()
     assert later.threshold() == 5
     await later.book.tick()

@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headgate.base.advice import Severity
 from headgate.base.names import Scope
 from headgate.errors import InvalidSettings
+from headgate.metrics.advice import lint_metric
 from headgate.metrics.builtins import BUILTINS
-from headgate.metrics.lint import Severity, lint_metric
 from headgate.metrics.model import (
     AbsencePolicy,
     Command,
@@ -24,6 +25,7 @@ from headgate.metrics.model import (
     Rollup,
     RollupOf,
     Sql,
+    granularity_s,
     is_looser,
 )
 from headgate.metrics.settings import METRIC_SETTINGS, parse_metric_settings
@@ -50,8 +52,27 @@ def faults(name: str, engine: Engine = Engine.POSTGRES, **raw: Any) -> str:
     ],
 )
 def test_published_defaults(name: str, threshold: float) -> None:
-    """R4"""
+    """R3, R4"""
     assert parse(name).threshold == threshold
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "beats_every_s", "age_s", "fine_to_s"),
+    [
+        ("lag", {}, 1.0, 0.3, 1.0),
+        ("lag", {}, 0.1, 0.3, 0.3),
+        ("lag", {}, 0.1, 0.01, 0.25),
+        ("lag", {"method": "heartbeat"}, 2.0, 0.3, 2.0),
+        ("lag", {"method": "native"}, 2.0, 0.3, 0.3),
+        ("threads_running", {}, 2.0, 0.3, 1.0),
+    ],
+)
+def test_granularity_is_the_longest_of_heartbeat_probe_and_age(
+    name: str, options: dict[str, Any], beats_every_s: float, age_s: float, fine_to_s: float
+) -> None:
+    """R23"""
+    spec = parse(name, options=options) if options else parse(name)
+    assert granularity_s(spec, age_s=age_s, beats_every_s=beats_every_s) == fine_to_s
 
 
 def test_zero_restores_the_default() -> None:
@@ -91,12 +112,14 @@ def test_bad_settings_are_rejected_with_the_place(raw: dict[str, Any], word: str
 
 def test_every_fault_is_reported_at_once() -> None:
     with pytest.raises(InvalidSettings) as rejected:
-        parse("lag", treshold=1, absence="shrug", interval_s=-1)
-    assert len(rejected.value.faults) == 3
+        parse("lag", treshold=1, absence="shrug", interval_s=-1, threshold="80%")
+    assert len(rejected.value.faults) == 4
 
 
 def test_an_unknown_metric_names_the_nearest() -> None:
     assert "did you mean 'lag'" in faults("lagg")
+    other = faults("replication_lag")
+    assert "did you mean 'lag'" in other and "threshold" not in other
 
 
 def test_a_metric_of_the_other_engine_is_rejected() -> None:
@@ -153,6 +176,10 @@ class TestLint:
 
     @pytest.mark.parametrize("name", sorted(BUILTINS))
     def test_our_own_defaults_give_no_advice(self, name: str) -> None:
+        """R16: and are sampled as often as their thresholds need."""
+        row = BUILTINS[name]
+        if row.unit == "s":
+            assert row.interval_s <= row.threshold / 2.5
         engine = next(iter(BUILTINS[name].engines))
         assert lint_metric(parse_metric_settings(name, {}, engine), {}, engine) == []
 
@@ -177,6 +204,28 @@ class TestLint:
     def test_sampling_against_the_threshold(self, interval_s: float, codes: list[str]) -> None:
         """R16: 5 s of lag want a probe every 1 to 2 s."""
         assert self.advice("lag", interval_s=interval_s) == codes
+
+    @pytest.mark.parametrize(
+        ("name", "raw", "codes"),
+        [
+            ("commit_delay", {"threshold": "100ms"}, []),
+            ("commit_delay", {"threshold": "20ms"}, ["undersampled"]),
+            ("lag", {"threshold": "5s", "interval_s": 2.2}, ["undersampled"]),
+            ("pool_usage", {"interval_s": 2}, []),
+            ("pool_usage", {"interval_s": 3}, ["undersampled"]),
+            ("threads_running", {"interval_s": 10}, []),
+            ("threads_running", {"interval_s": 60}, ["undersampled"]),
+            ("loadavg", {"interval_s": 60}, ["undersampled"]),
+            ("mine", {"sql": "select 1", "threshold": 3, "interval_s": 30}, ["undersampled"]),
+            ("mine", {"sql": "select 1", "threshold": "3s", "unit": "s"}, []),
+            ("mine", {"sql": "select 1", "threshold": "2s", "unit": "s"}, ["undersampled"]),
+        ],
+    )
+    def test_every_metric_is_validated(
+        self, name: str, raw: dict[str, Any], codes: list[str]
+    ) -> None:
+        """R16: also one whose interval is the default."""
+        assert self.advice(name, **raw) == codes
 
     def test_commit_delay_of_100_ms_wants_20_to_50_ms(self) -> None:
         """R16"""
@@ -428,4 +477,4 @@ def test_a_threshold_far_from_the_default_is_advised_against() -> None:
     raw = {"threshold": "50s"}
     spec = parse_metric_settings("commit_delay", raw, Engine.POSTGRES)
     told = [str(advice) for advice in lint_metric(spec, raw, Engine.POSTGRES)]
-    assert any("is 50 s, 1000 times the default of 0.05 s" in one for one in told)
+    assert any("is 50s, 1,000 times above the default of 50ms" in one for one in told)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,13 @@ import pytest
 from headgate.base.keyvalue import Put
 from headgate.check.api import AuditDoc
 from headgate.history.records import AuditEntry
-from headgate.page.audit import MAX_LINES, AuditFilter, entry_of
-from headgate.present.changes import SettingChange, settings_changed
+from headgate.page.audit import AuditFilter
+from headgate.present.changes import (
+    MAX_AUDIT_LINES,
+    SettingChange,
+    audit_line,
+    settings_changed,
+)
 from tests.fixtures.memory_log import MemoryLog
 from tests.http.serving import LOOPS, Plan, Served, serving
 from tests.page.visiting import Visitor, text_of
@@ -22,7 +28,9 @@ AT = "2026-03-01T07:10:30Z"
 
 
 def lines(before: Any, after: Any) -> list[str]:
-    return [" ".join(filter(None, (one.mark, *one[2:]))) for one in settings_changed(before, after)]
+    return [
+        " ".join(filter(None, (one.mark, *one[2:]))) for one in settings_changed(before, after, UTC)
+    ]
 
 
 # --- differences --------------------------------------------------------------------------------
@@ -34,15 +42,15 @@ def lines(before: Any, after: Any) -> list[str]:
         (None, {"threshold": 5}, ["+ threshold 5"]),
         ({"threshold": 5}, None, ["− threshold 5"]),
         ({"threshold": 5, "unit": "s"}, {"threshold": 7, "unit": "s"}, ["~ threshold 5 7"]),
-        ({"a": {"b": [1, 2]}}, {"a": {"b": [2]}}, ["~ a.b 1, 2 2"]),
+        ({"a": {"b": [1, 2]}}, {"a": {"b": [2]}}, ["~ a b 1, 2 2"]),
         (
             {"budgets": [{"name": "etl", "rate": 1}, {"name": "web", "rate": 2}]},
             {"budgets": [{"name": "web", "rate": 3}]},
-            ["− budgets[etl].name etl", "− budgets[etl].rate 1", "~ budgets[web].rate 2 3"],
+            ["− budget etl server share 1%", "~ budget web server share 2% 3%"],
         ),
         ("off", "warn", ["~ off warn"]),
-        (None, {"until": "2026-03-01T07:10:30.584Z"}, ["+ until 2026-03-01T07:10:30Z"]),
-        (None, {"created_by": "ann", "ratio": 0.5}, ["+ ratio 0.5"]),
+        (None, {"until": "2026-03-01T07:10:30.584Z"}, ["+ until 1 Mar 07:10:30"]),
+        (None, {"created_by": "ann", "ratio": 0.5}, ["+ ratio 50%"]),
         ({"a": 1}, {"a": 1}, []),
         (None, None, []),
     ],
@@ -53,11 +61,21 @@ def test_differences_are_shown_by_their_place(before: Any, after: Any, told: lis
 
 def test_a_long_change_is_cut_and_says_so() -> None:
     after = {f"s{n}": "x" * 500 for n in range(200)}
-    entry = entry_of(AuditDoc(AT, "ann", "policy.set", "main", None, after))
-    assert len(entry.lines) == MAX_LINES and entry.more == 200 - MAX_LINES
+    entry = audit_line(AuditDoc(AT, "ann", "policy.set", "main", None, after), UTC)
+    assert len(entry.lines) == MAX_AUDIT_LINES and entry.more == 200 - MAX_AUDIT_LINES
     assert entry.lines[0] == SettingChange("+", "set", "s0", "", "x" * 160 + "…")
     assert entry.kept.endswith("characters more") and len(entry.kept) < 21_000
-    assert (entry.day, entry.time) == ("1 Mar 2026", "07:10:30")
+    assert (entry.day, entry.did) == ("Sunday 1 March 2026", "replaced the policy of")
+
+
+def test_what_an_agent_notes_for_itself_is_left_out_and_times_are_times() -> None:
+    before = {"ruled_s": 1.79486e9, "until_wall_s": 1_772_349_030.7, "lifted_by": "default"}
+    after = {"ruled_s": 1.8e9, "until_wall_s": 1_772_352_630.7, "lifted_by": "ann", "max_age_s": 90}
+    assert lines(before, after) == [
+        "~ ends 1 Mar 07:10:30 1 Mar 08:10:30",
+        "~ lifted by default ann",
+        "+ max age 90 s",
+    ]
 
 
 def test_filters_match_parts_of_names_and_whole_actions() -> None:
@@ -99,7 +117,7 @@ def test_a_change_is_shown_with_before_and_after(served: Served, ann: Visitor) -
     reply = ann.get("/audit", target="main/lag")
     assert "<del>6s</del> → <ins>7s</ins>" in reply.body.decode()
     shown = text_of(reply)
-    assert "uid:" in shown and "metric.set" in shown and "changed: threshold" in shown
+    assert "uid:" in shown and "changed metric main/lag" in shown and "changed: threshold" in shown
 
 
 def test_filters_and_the_live_part(served: Served, ann: Visitor) -> None:

@@ -18,7 +18,8 @@ from headgate.budgets.service import Gear, TrafficPlan
 from headgate.budgets.traces import Trace
 from headgate.page.budgets import BudgetsPage, chart_of
 from headgate.page.budgets_form import (
-    GROUPS,
+    FIRST,
+    MORE,
     BudgetForm,
     BudgetRuleForm,
     Used,
@@ -137,7 +138,7 @@ def test_a_budget_shows_fill_share_workers_counts_and_buckets(world: World, ann:
     [
         (
             "there is no /srv/pg_headgate/server.json: install it",
-            "sudo headgate pg install --data-directory /srv",
+            'sudo "$(command -v headgate)" pg install --data-directory /srv',
         ),
         ("/proc/7/fd cannot be read", "headgate pg status --directory /srv/pg_headgate"),
     ],
@@ -253,7 +254,7 @@ def test_a_form_is_tried_shown_and_only_then_made(world: World, ann: Visitor) ->
     }
     shown = ann.post(f"{MAIN}/new", sent)
     told = text_of(shown)
-    assert "exports: new, warn, rate 20, capacity 200" in told and "4 statements" in told
+    assert "exports: new, warn, rate 20%, capacity 2s" in told and "4 statements" in told
     assert "exports" not in world.settings, "nothing was changed yet"
     made = ann.post(f"{MAIN}/new", fields(shown))
     assert made.status == 303 and made.headers["location"].startswith(f"{MAIN}/exports?done=")
@@ -265,7 +266,7 @@ def test_a_form_is_tried_shown_and_only_then_made(world: World, ann: Visitor) ->
 
 def test_what_changed_meanwhile_is_not_overwritten(world: World, ann: Visitor) -> None:
     shown = ann.post(f"{MAIN}/etl/edit", {"s.rate": "30", "s.capacity": "200", "keeps": "rules"})
-    assert "rate 20 → 30" in text_of(shown)
+    assert "rate 20% → 30%" in text_of(shown)
     world.api("PATCH", "/v1/budgets/main/etl", {"rate": 25})
     rejected = ann.post(f"{MAIN}/etl/edit", fields(shown))
     assert rejected.status == 412 and world.settings["etl"]["rate"] == 25
@@ -370,7 +371,7 @@ def test_one_can_go_back_forgive_and_remove(world: World, ann: Visitor) -> None:
 
 
 def test_every_setting_of_a_budget_has_a_field() -> None:
-    grouped = {name for group in GROUPS for name in group.names}
+    grouped = {name for group in (FIRST, *MORE) for name in group.names}
     assert grouped | {"name", "mode"} == set(BUDGET_SETTINGS)
 
 
@@ -379,7 +380,7 @@ def test_a_form_that_was_not_touched_changes_nothing() -> None:
         {
             **ETL,
             "mode": "enforce",
-            "in_transaction": True,
+            "in_transaction": "block",
             "max_delay_s": 0.5,
             "expires_at": "2030-01-01T00:00:00Z",
             "rules": [{"match": {"username": "a", "tag.x": "y"}, "each": ["tag.t"]}, {}],
@@ -445,7 +446,7 @@ def test_bars_stack_to_what_was_counted() -> None:
 def test_the_accuracy_of_estimated_costs_is_said_in_words(
     calls: int, error: float, word: str
 ) -> None:
-    assert word in prediction(PatternDoc("1", 1, calls, None, 1.0, error, 1.0))
+    assert word in prediction(PatternDoc("1", 1, calls, None, 1.0, 1.0, error, 1.0))
 
 
 def test_no_page_of_a_database_takes_a_budgets_name() -> None:

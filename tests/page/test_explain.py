@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -111,13 +112,21 @@ def test_by_script_the_address_has_what_was_entered_and_no_more(ann: Visitor) ->
     assert "<html" not in reply.body.decode()
 
 
-def test_a_minute_of_the_past_is_explained_and_times_are_utc(served: Served, ann: Visitor) -> None:
+def test_a_minute_of_the_past_is_explained_in_the_zone_of_the_browser(
+    served: Served, ann: Visitor
+) -> None:
     served.ask("GET", "/v1/check?app=then:one&database=main")
     shown = text_of(ann.get("/explain", app="then:one", database="main", at="0s", cost="2"))
     assert "All 1 checks were admitted." in shown and "No rule matched it." in shown
     assert "Ignored, since history does not keep it: cost." in shown
     long_ago = ann.get("/explain", app="etl", database="main", at="2026-01-02 07:10")
-    assert "2026-01-02 07:10–07:11 UTC" in text_of(long_ago)
+    assert "2 Jan 2026 07:10 – 07:11" in text_of(long_ago)
+    berlin = replace(ann, cookie=f"{ann.cookie}; headgate-zone=Europe%2FBerlin")
+    there = berlin.get("/explain", app="etl", database="main", at="2026-01-02 07:10")
+    assert "2 Jan 2026 07:10 – 07:11" in text_of(there)
+    assert 'title="2026-01-02 06:10:00 UTC"' in there.body.decode()
+    lost = replace(ann, cookie=f"{ann.cookie}; headgate-zone=No%2FSuch")
+    assert "times are in UTC" in text_of(lost.get("/explain"))
 
 
 @pytest.mark.parametrize(

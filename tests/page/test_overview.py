@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -22,8 +23,8 @@ from headgate.history.records import MetricMinute
 from headgate.metrics.samples import Absent, Cause, Sample
 from headgate.page.overview import hour_seen
 from headgate.page.shell import static_file
-from headgate.present.metrics import bar_of
 from headgate.present.shard import in_short, tree, without
+from headgate.present.sparks import CAP, HEIGHT, WIDTH, spark_of
 from headgate.present.status import database_state
 from headgate.present.words import ADVICE, advice_of
 from headgate.shard.api import MemberDoc, ShardDoc, shard_doc
@@ -127,7 +128,7 @@ def test_a_shard_that_nobody_speaks_for_is_reported_once() -> None:
     [
         ((), {}, "admits", "no metric applies to it"),
         ((reading(value=4.0), reading("x", 1.0)), {}, "admits", "lag, 4 s of 5 s (80%)"),
-        ((lost(Cause.NEVER_READ),), {}, "starting", "not yet measured: lag"),
+        ((lost(Cause.NEVER_READ),), {}, "starting", "lag not measured yet"),
         ((lost(Cause.HIBERNATING),), {"activity": "hibernating", "idle": True}, "idle", "wakes it"),
         ((late(),), {"healthy_s_ago": None}, "rejects", "nothing since the agent started"),
     ],
@@ -162,16 +163,31 @@ def test_loud_advice_comes_first() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("value", "threshold", "filled"),
-    [(0, 5, 0), (5, 5, 66.7), (50, 5, 100), (1, 0, 100), (0, 0, 0)],
-)
-def test_a_bar_has_room_beyond_its_threshold(value: float, threshold: float, filled: float) -> None:
-    bar = bar_of(reading(value=value, threshold=threshold))
-    assert bar is not None and bar.filled == filled
-    assert bar_of(reading(value=None, threshold=threshold)) is None, (
-        "no value is no bar, and not an empty one"
-    )
+NOW_S = 1_772_000_000.0 // 60 * 60 + 30
+
+
+def minute(ago: int, high: float | None, share: float = 0.0) -> MetricMinuteDoc:
+    at = datetime.fromtimestamp(NOW_S // 60 * 60 - ago * 60, tz=UTC).isoformat()
+    return MetricMinuteDoc(at, "main", "lag", 60, 0, high, high, high, share, 5.0)
+
+
+def test_a_row_draws_its_hour_with_its_threshold_and_marks_what_is_beyond() -> None:
+    hour = [minute(ago, 1.0) for ago in range(60, 20, -1)]
+    hour += [minute(20, 400.0, 1.0), minute(19, 6.0, 0.5)]  # Then nothing for a while.
+    drawn = spark_of(hour, 2.0, 5.0, "s", NOW_S)
+    assert drawn is not None
+    assert drawn.limit_y == pytest.approx(HEIGHT - 1 - (HEIGHT - 2) / CAP, abs=0.1)
+    assert drawn.beyond == (WIDTH * 40.5 / 60,)
+    assert drawn.breaches == ((WIDTH * 40 / 60, WIDTH * 2 / 60),)
+    assert drawn.line.count("M") == 2 and drawn.now is not None, "a gap is no line"
+    assert drawn.says == "last hour: highest 400 s, above its threshold for 90 s"
+
+
+def test_what_has_no_value_draws_nothing_and_what_is_quiet_has_room() -> None:
+    assert spark_of([minute(3, None)], None, 5.0, "s", NOW_S) is None
+    quiet = spark_of([], 0.0, 5.0, "s", NOW_S)
+    assert quiet is not None and 1 < quiet.limit_y < HEIGHT / 2
+    assert "not above its threshold" in quiet.says
 
 
 def test_another_threshold_is_tried_on_the_last_hour() -> None:
@@ -293,9 +309,15 @@ def test_what_would_be_left_is_shown_before_a_member_is_skipped() -> None:
     doc = shard(
         seat("db-a", readings=[]), seat("db-b", readings=[reading(value=12.4)]), seat("db-c")
     )
-    assert without(doc, "db-b") == ["lag: 12.4 s here; the highest of the others is 0.2 s (db-c)"]
+    assert without(doc, "db-b") == [
+        "lag is 12.4 s here; the highest of the other replicas is 0.2 s (db-c)"
+    ]
+    alike = shard(seat("db-a", readings=[]), seat("db-b"), seat("db-c"))
+    assert without(alike, "db-c") == [
+        "lag is 0.2 s here; the highest of the other replicas is 0.2 s (db-b)"
+    ]
     alone = shard(seat("db-a", readings=[]), seat("db-b"))
-    assert without(alone, "db-b") == ["lag: 0.2 s here; no other member has a value"]
+    assert without(alone, "db-b") == ["lag is 0.2 s here; no other replica has a value"]
 
 
 # --- over the listener --------------------------------------------------------------------------
@@ -433,7 +455,9 @@ def test_what_is_unhealthy_comes_first(served: Served) -> None:
     assert "✗ main rejects since" in text
     assert "shard/lag 12.4 s, above 5 s on db-c" in text
     assert (
-        text.index("main rejects") < text.index("replica admits") < text.index("metrics unhealthy")
+        text.index("main rejects")
+        < text.index("replica admits")
+        < text.index("1 metrics unhealthy")
     )
     assert "1 unreachable" not in text
     assert "2 replicas; 1 breached: db-c" in text
@@ -452,7 +476,7 @@ def test_nothing_configured_says_what_to_put_where(tmp_path_factory: Any) -> Non
     ("cause", "piece"),
     [
         (Cause.TIMED_OUT, "timed out: no answer in 0.5 s"),
-        (Cause.NEVER_READ, "not yet measured: threads_running"),
+        (Cause.NEVER_READ, "threads_running not measured yet"),
         (Cause.REPLICATION_BROKEN, "replication broken"),
     ],
 )
@@ -479,7 +503,7 @@ def test_looking_does_not_wake_and_anybody_may_wake(served: Served) -> None:
     for name in ("threads_running", "pool_usage"):
         served.lose(name, Cause.HIBERNATING, "no checks")
     stranger = Visitor(served)
-    assert "main idle : the next check wakes it (about 1 s)" in text_of(stranger.get("/"))
+    assert "main idle The next check wakes it (about 1 s)" in text_of(stranger.get("/"))
     assert activity(served) == "hibernating"
     reply = stranger.post("/databases/main/wake", script=True)
     assert "main is awake" in text_of(reply)
@@ -559,7 +583,8 @@ def test_a_threshold_is_tried_set_and_put_back_by_name(served: Served, operator:
     tried = text_of(operator.post(f"{THRESHOLD}/preview", fields, script=True))
     assert "100 → 2" in tried and "rejects" in tried
     assert (
-        "Of the last hour's 1 minutes, 0 had rejections by it; with 2 it would have been 1" in tried
+        "Of the last 1 minute in history, 0 had rejections by it; with 2 it would have been 1"
+        in tried
     )
     assert threshold(served) == 100, "nothing has changed by looking"
     done = operator.post(THRESHOLD, fields, script=True)
@@ -628,7 +653,7 @@ def test_a_member_is_skipped_and_counted_again(served: Served, operator: Visitor
     in_a_shard(served)
     path = "/databases/main/members/db-c"
     form = text_of(operator.get(path, script=True))
-    assert "lag: 12.4 s here; the highest of the others is 0.2 s (db-b)" in form
+    assert "lag is 12.4 s here; the highest of the other replicas is 0.2 s (db-b)" in form
     fields = {"for": "30m", "reason": "rebuild"}
     shown = operator.post(f"{path}/preview", fields, script=True)
     assert "db-c will not count for 30m : rebuild" in text_of(shown)
@@ -640,7 +665,7 @@ def test_a_member_is_skipped_and_counted_again(served: Served, operator: Visitor
     assert "skipped by ops" in seen(served)
     assert "Count it again" in text_of(operator.get(path, script=True))
     back = operator.post(f"{path}/count")
-    assert (back.status, back.headers["location"]) == (303, "/"), "without a script"
+    assert (back.status, back.headers["location"]) == (303, path), "without a script"
     assert WORLD.skips == {}
 
 

@@ -19,6 +19,7 @@ from psycopg.rows import dict_row
 from headgate.base.clock import SystemClock
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.pgext.publisher import FilePolicySink
+from headgate.budgets.policy import Policy
 from tests.fixtures.eventually import eventually
 from tests.fixtures.pgkits import ExtendedServer
 
@@ -96,8 +97,10 @@ class Gate:
 
     def publish(self, *budgets: Row, **policy: Any) -> int:
         """Returns its version, once it is in force."""
-        document = {"budgets": list(budgets), "policy": policy}
-        published = self.sink.publish_now(parse_policy(document))
+        return self.publish_policy(parse_policy({"budgets": list(budgets), "policy": policy}))
+
+    def publish_policy(self, policy: Policy) -> int:
+        published = self.sink.publish_now(policy)
         eventually(lambda: _version(self.admin()) == published.version)
         return published.version
 

@@ -12,6 +12,7 @@ import pytest
 
 from headgate.base.clock import SystemClock
 from headgate.budgets.api import ExplainStatementBody
+from headgate.budgets.identity import IdentityTerms
 from headgate.budgets.keeper import BudgetRoom
 from headgate.budgets.pgext.meter import RegionMeter
 from headgate.budgets.pgext.publisher import FilePolicySink
@@ -21,6 +22,9 @@ from headgate.budgets.views import explained
 from headgate.changes.model import ChangeKind
 from headgate.check.board import Board
 from headgate.check.demand import Demands
+from headgate.check.model import Verdict
+from headgate.history.recorder import Recorder
+from headgate.rules.matching import Kind, Rule, RuleBook
 from tests.changes.own_world import OwnLog
 from tests.fixtures.eventually import eventually
 from tests.fixtures.memory_store import MemoryStore
@@ -37,14 +41,29 @@ class Agent:
         clock = SystemClock()
         self.store = MemoryStore()
         self.runner = asyncio.Runner()
-        self.budgets = Budgets(self.store, Board(), Demands(clock), clock)
+        self.rules = RuleBook()
+        self.recorder = Recorder(max_clients=100)
+        self.budgets = Budgets(
+            self.store,
+            Board(),
+            Demands(clock),
+            clock,
+            rules=lambda: self.rules,
+            count=self.recorder.merge,
+        )
         self.log = OwnLog(self.store, clock)
         self.log.attach(self.budgets)
         self.budgets.own = self.log.book
         room = BudgetRoom(self.budgets.by_database)
         self.budgets.own.rooms |= {ChangeKind.BUDGET: room, ChangeKind.POLICY: room}
         gear = Gear((gate.sink,), RegionMeter(gate.server.traffic_dir))
-        self.plan = TrafficPlan("main", directory="dir", open_gear=lambda: gear, own_role="other")
+        self.plan = TrafficPlan(
+            "main",
+            directory="dir",
+            open_gear=lambda: gear,
+            own_role="other",
+            identity=IdentityTerms(),
+        )
 
     def run(self, work: Callable[[], Awaitable[T]]) -> T:
         async def awaited() -> T:
@@ -119,10 +138,33 @@ def test_from_warn_to_enforce_to_off(gate: Gate, agent: Agent) -> None:
         block(lambda: session.execute("SELECT 1"))
 
 
+def test_a_rule_acts_inside_the_server_and_is_in_the_log(gate: Gate, agent: Agent) -> None:
+    """R98, R163: set at the agent; counted by client; lifted."""
+
+    def statement() -> bool:
+        agent.tick()
+        with gate.app(application_name="nightly:etl") as session:
+            try:
+                session.execute("SELECT 1")
+            except psycopg.errors.InsufficientResources:
+                return False
+        return True
+
+    agent.run(lambda: agent.main.book.set_budget("jobs", ONE_AT_A_TIME, who="ann"))
+    agent.rules = RuleBook([Rule("h1", "etl", kind=Kind.HOLD)])
+    eventually(lambda: not statement())
+    agent.tick()
+    (record,) = [one for _, name, one in agent.recorder.clients() if name == "nightly:etl"]
+    assert (record.last_verdict, record.rejected_by) == (Verdict.ON_HOLD, "rule:h1")
+    assert record.rejected >= 1
+    agent.rules = RuleBook()
+    eventually(statement)
+
+
 def test_what_is_owed_shows_and_is_forgiven(gate: Gate, agent: Agent) -> None:
     book = agent.main.book
     rules = [{"match": {"username": "app"}, "each": ["tag.tenant"]}]
-    owing = {"rate": 0.001, "capacity": 5, "mode": "enforce", "penalty_s": 0, "rules": rules}
+    owing = {"rate": 0.001, "capacity": 100, "mode": "enforce", "penalty_s": 0, "rules": rules}
     agent.run(lambda: book.set_budget("tenants", owing, who="ann"))
     with gate.app(autocommit=True) as session:
         session.execute("SELECT burn(100) /*tenant='acme'*/")

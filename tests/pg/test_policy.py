@@ -56,6 +56,23 @@ def test_a_session_swaps_before_its_next_statement(gate: Gate) -> None:
     assert row["policy_checksum"] == gate.status()["policy_checksum"]
 
 
+def test_a_long_statement_ends_as_it_began_and_holds_up_nobody_elses_policy(gate: Gate) -> None:
+    """R159: its session has the new policy at its next statement, others have it at once."""
+    gate.publish(OPEN)
+    with gate.admin() as lock, gate.app() as long, gate.app() as other:
+        lock.execute("SELECT pg_advisory_lock(159)")
+        long.pgconn.send_query(b"SELECT pg_advisory_xact_lock(159)")
+        eventually(lambda: gate.running() == 1)
+        gate.publish(CLOSED)
+        block(lambda: other.execute("SELECT 1"))
+        assert gate.running() == 1
+        lock.execute("SELECT pg_advisory_unlock(159)")
+        result = long.pgconn.get_result()
+        assert result is not None and result.status == psycopg.pq.ExecStatus.TUPLES_OK
+        assert long.pgconn.get_result() is None
+        block(lambda: long.execute("SELECT 1"))
+
+
 def _truncated(good: bytes) -> bytes:
     return good[: len(good) // 2]
 

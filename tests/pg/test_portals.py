@@ -59,14 +59,17 @@ def test_a_portal_that_is_dropped_half_read_is_settled(gate: Gate) -> None:
     assert gate.budget()["admitted"] == before["admitted"] + 1
 
 
-def test_the_second_statement_of_a_pipeline_is_inside_a_transaction(gate: Gate) -> None:
-    """R148: blocking it would undo the first."""
+def test_every_statement_of_a_pipeline_is_decided(gate: Gate) -> None:
+    """R93: a cheap one before it does not get an expensive one past its limit, but for a BEGIN."""
     learn(gate, DEAR)
     gate.publish(budget(max_workers=100, burst=0.5))
     with raw_session(gate.server.port) as session, gate.counting() as risen:
-        session.send(prepare("SELECT 1"), bind(), execute(), prepare(DEAR), bind(), execute(), SYNC)
+        dear = (prepare("SELECT 1"), bind(), execute(), prepare(DEAR), bind(), execute(), SYNC)
+        session.send(*dear)
+        assert ERROR in [kind for kind, _ in session.until_ready()]
+        session.send(prepare("BEGIN"), bind(), execute(), *dear)
         assert ERROR not in [kind for kind, _ in session.until_ready()]
-        assert ERROR in [kind for kind, _ in session.query(DEAR)]
+        session.query("ROLLBACK")
     assert risen["passed"] == 1
     assert risen["blocked_burst"] == 1
 

@@ -48,7 +48,7 @@ def test_commit_is_never_blocked(gate: Gate) -> None:
         session.execute("CREATE TABLE up (n int PRIMARY KEY)")
         session.execute("CREATE TABLE down (n int REFERENCES up DEFERRABLE INITIALLY DEFERRED)")
         session.execute("BEGIN; INSERT INTO down VALUES (1); INSERT INTO up VALUES (1)")
-        gate.publish(budget(max_workers=0, in_transaction=True))
+        gate.publish(budget(max_workers=0, in_transaction="block"))
         session.execute("COMMIT")
         gate.clear()
         session.execute("DROP TABLE down, up")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 
 import pytest
-from bench.pg_kit import Chosen
 from bench.pg_soak import goals, soaked
+from bench.report import Chosen
 
 from tests.fixtures.pgkits import NEWEST
 

@@ -174,7 +174,7 @@ def test_no_penalty_inside_a_transaction(gate: Gate) -> None:
         def is_told_at_once_inside() -> bool:
             gate.clear()
             session.execute("BEGIN; SELECT 1")
-            gate.publish(budget(max_workers=0, penalty_s=1, in_transaction=True))
+            gate.publish(budget(max_workers=0, penalty_s=1, in_transaction="block"))
             try:
                 return is_told_at_once(session)
             finally:

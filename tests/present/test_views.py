@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 from rich.console import Console
 
 from headgate.check.api import ClientDoc
@@ -15,6 +16,7 @@ from headgate.page.rules import acts_of, rule_list
 from headgate.page.shell import render
 from headgate.present import clients
 from headgate.present.explain import explained
+from headgate.present.history import hour_words
 from headgate.present.rules import TOLD, RuleRow, rule_view
 from headgate.present.view import (
     BREAK,
@@ -111,3 +113,20 @@ def test_explain_says_no_share_of_a_metric_without_a_value() -> None:
         with console.capture() as captured:
             console.print(shown_page)
         assert found.summary in captured.get()
+
+
+@pytest.mark.parametrize(
+    ("shares", "words"),
+    [
+        ([None, None], "no check within the last hour"),
+        ([0.0, None], "last hour: no check was rejected"),
+        ([0.0, 0.2], "last hour: 20% of its checks at worst, most by lag"),
+        (
+            [0.9, 0.2, 0.9],
+            "last hour: mostly throttled for at most 4 min; 90% of its checks at worst, "
+            "most by lag",
+        ),
+    ],
+)
+def test_an_hour_says_only_what_was_in_it(shares: list[float | None], words: str) -> None:
+    assert hour_words(shares, 2, "lag") == words

@@ -7,14 +7,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from headgate.proxy.memory import SharedMemory, create
-from headgate.proxy.model import (
+from headgate.budgets.identity import (
     IdentitySource,
     IdentityTerms,
-    Loop,
+    SourceKind,
+)
+from headgate.proxy.memory import SharedMemory, create
+from headgate.proxy.model import (
     MemoryTerms,
     RelayTerms,
-    SourceKind,
 )
 from headgate.proxy.relay import NativeRelay
 
@@ -42,6 +43,6 @@ def memory() -> Iterator[SharedMemory]:
 @pytest.fixture
 def relay(memory: SharedMemory) -> Iterator[NativeRelay]:
     """Opened, not started: no thread runs."""
-    opened = NativeRelay(RelayTerms(threads=1, loop=Loop.EPOLL), IDENTITY, memory)
+    opened = NativeRelay(RelayTerms(threads=1), IDENTITY, memory)
     yield opened
     opened.close()

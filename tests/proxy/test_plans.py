@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from headgate.budgets.cost import Pattern
 from headgate.budgets.native.region import PatternView
 from headgate.proxy.model import PlanTerms
 from headgate.proxy.plans import (
@@ -195,7 +196,9 @@ async def test_connections_are_one_a_database_few_and_closed_when_idle(world: Wo
 
 
 async def test_the_error_of_estimates_is_reported(world: World) -> None:
-    world.patterns = [PatternView(n, 0, 0, 5, 1.0, 1.0, 0.2 * n, 1, 1) for n in (1, 2, 3)]
+    world.patterns = [
+        PatternView(n, 0, 0, 1, Pattern(n, calls=5, error=0.2 * n)) for n in (1, 2, 3)
+    ]
     state = world.plans.state()
     assert state.figures["calibration_error"] == pytest.approx(0.4)
     assert "off by 40%" in state.summary

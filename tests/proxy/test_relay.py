@@ -9,6 +9,12 @@ from ctypes import addressof, sizeof, string_at
 import pytest
 
 from headgate.budgets.compiled import compile_policy
+from headgate.budgets.identity import (
+    IdentitySource,
+    IdentityTerms,
+    SourceKind,
+    TagTrust,
+)
 from headgate.budgets.parse import parse_policy
 from headgate.errors import RelayFault
 from headgate.proxy.handover import open_listening
@@ -16,12 +22,8 @@ from headgate.proxy.layout import HrEvent, HrGate
 from headgate.proxy.memory import SharedMemory
 from headgate.proxy.model import (
     Act,
-    IdentitySource,
-    IdentityTerms,
     ListenTerms,
     ListenTls,
-    SourceKind,
-    TagTrust,
     TlsTerms,
 )
 from headgate.proxy.ports import (
@@ -39,7 +41,6 @@ from headgate.proxy.relay import (
     NativeRelay,
     _decoded,
     gate_words,
-    identity_words,
     sockaddr,
     targets_words,
 )
@@ -105,10 +106,6 @@ def test_identity_reaches_the_relay(relay: NativeRelay) -> None:
         50,
         b"0123456789abcdef",
     )
-    words = identity_words(identity)
-    assert [(s.kind, s.name) for s in words.source[: words.sources]] == [(1, b"job"), (7, b"")]
-    assert [user.value for user in words.trust[0].user[:2]] == [b"etl", b"batch"]
-    assert bytes(words.secret[: words.secret_length]) == b"0123456789abcdef"
     relay.put_identity(identity)
 
 
@@ -195,7 +192,6 @@ def test_sessions_are_seen_and_killed(relay: NativeRelay) -> None:
     relay.listen(sock, ListenTerms("127.0.0.1", port))
     relay.put_targets(Targets((target(),)))
     relay.start()
-    assert relay.loop_name == "epoll"
     with socket.create_connection(("127.0.0.1", port)) as client:
         (session,) = eventually(relay.sessions)
         assert session.phase == "start-up"

@@ -7,17 +7,19 @@ from pathlib import Path
 import pytest
 
 from headgate.base.declared import table_of
+from headgate.budgets.identity import (
+    IdentitySource,
+    SourceKind,
+)
 from headgate.errors import InvalidSettings
 from headgate.proxy.model import (
     Act,
     Band,
     GateMode,
-    IdentitySource,
     ListenTls,
     Protocol,
     ReleaseKind,
     SessionRoute,
-    SourceKind,
 )
 from headgate.settings.proxy import STRUCTS, ProxySettings, parse_proxy_settings
 
@@ -107,7 +109,7 @@ def test_everything_that_is_missing_is_reported_at_once() -> None:
         ("[follow]\n", "agent: is missing: [follow] follows what an agent says"),
         ("[gate]\nclients = ['etl']\n", "gate.clients: needs [agent]"),
         ("[release]\nkind = 'pi'\n", "release.kind: needs [agent]"),
-        ("[policy]\nfrom_agent = true\n", "policy.from_agent: needs [agent]: whose policy"),
+        ("[policy]\nfrom_agent = true\n", "policy.from_agent: needs [agent]: the policy"),
         (AGENT + "[policy]\nfile = 'p'\nfrom_agent = true\n", "exclude each other"),
         ("[agent]\nurl = 'ftp://x'\ndatabase = 'm'\n", "must read like https://db1:8087"),
         ("[agent]\nurl = []\ndatabase = 'm'\n", "agent.url: is empty: name at least one agent"),

@@ -30,7 +30,7 @@ def blocking(index: int, statements: int) -> ClientCounts:
 
 
 def pattern(calls: int, error: float) -> PatternReading:
-    return PatternReading(1, 0, calls, None, 1e6, error, 1)
+    return PatternReading(1, 0, calls, None, 1e6, 1e6, error, 1)
 
 
 def readings(**changes: Any) -> BudgetReadings:

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from headgate.base.names import parse_identity
+from headgate.base.units import share_of
 from headgate.check.decide import decide
 from headgate.check.health import Health
 from headgate.check.model import Decision
-from headgate.check.reasons import reason_of, says, share_of
+from headgate.check.reasons import reason_of, says
 from headgate.metrics.samples import Cause
 from headgate.rules.api import (
     MAX_CLIENTS_NAMED,

@@ -34,6 +34,7 @@ from headgate.rules.service import SLICE, RuleKeeper
 from headgate.rules.settings import KnownMetric, RuleLimits
 from headgate.store.sqlite import SqliteStore
 from tests.builders import NOW
+from tests.changes import verbs
 from tests.fixtures.eventually import DEADLINE_S
 from tests.fixtures.fakes import HandClock, settle
 from tests.fixtures.memory_store import MemoryStore
@@ -120,7 +121,7 @@ class World:
             time=ChangeTime(self.clock, self.boot),
             forget=lambda rule_ids: self.own.forget(ChangeKind.RULE, rule_ids),
         )
-        self.in_force = OwnInForce((self.keeper,), lambda: (PLACE,))
+        self.in_force = OwnInForce((self.keeper,), lambda: (PLACE,), self.clock)
         here = Here(self.keeper.advice, self.keeper.time.now_s)
         drafts = RuleDrafts(known, self.limits, here, self.new_id)
         self.own = OwnBook(self.store, self.clock, lambda: 0.5, drafts, self.in_force.changed)
@@ -142,16 +143,16 @@ class World:
         return entry.id
 
     async def set(self, raw: Mapping[str, Any], **said: Any) -> list[RuleEntry]:
-        return self.made(await self.own.put_rule(raw, reach=HERE, **said))
+        return self.made(await verbs.put_rule(self.own, raw, reach=HERE, **said))
 
     async def patch(self, rule_id: str, raw: Mapping[str, Any], **said: Any) -> list[RuleEntry]:
-        return self.made(await self.own.patch_rule(rule_id, raw, **said), rule_id)
+        return self.made(await verbs.patch_rule(self.own, rule_id, raw, **said), rule_id)
 
     async def lift(self, rule_id: str, **said: Any) -> list[RuleEntry]:
-        return self.made(await self.own.lift_rule(rule_id, **said))
+        return self.made(await verbs.lift_rule(self.own, rule_id, **said))
 
     async def favor(self, target: str, **said: Any) -> list[RuleEntry]:
-        return self.made(await self.own.favor(target, reach=HERE, **said))
+        return self.made(await verbs.favor(self.own, target, reach=HERE, **said))
 
     def made(self, change: ChangeMade, rule_id: str = "") -> list[RuleEntry]:
         if not change.changes:
@@ -493,7 +494,7 @@ async def test_a_log_that_was_written_behind_our_back_is_read_again(world: World
     mine = world.own
     await world.restarted()
     await world.patch(reduced.id, {"ratio": 0.5}, who="eve")
-    lifting = asyncio.create_task(mine.lift_rule(favored.id, who="ops"))
+    lifting = asyncio.create_task(verbs.lift_rule(mine, favored.id, who="ops"))
     await settle()
     await world.clock.advance(1)
     await lifting

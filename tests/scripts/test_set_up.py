@@ -138,6 +138,17 @@ def test_no_network_is_one_clear_line_and_the_next_run_goes_on(machine: Machine)
     assert "could not be installed" in first_error(again)
 
 
+def test_a_release_without_its_tools_names_them_and_keeps_the_last_one(machine: Machine) -> None:
+    machine.has("uname")
+    last = machine.checkout / "dist" / "SHA256SUMS"
+    last.parent.mkdir()
+    last.touch()
+    said = first_error(machine.run("release"))
+    assert "these parts need programs that are not here: wheels sdist debs rpms" in said
+    assert "gcc libc6-dev make" in said and "rpm dpkg" in said
+    assert last.exists() and not (machine.checkout / ".venv").exists()
+
+
 def test_a_package_that_was_cut_short_is_installed_again(machine: Machine) -> None:
     """kill -9 while pip unpacks a wheel that begins with its metadata: pip takes it for whole."""
     site = machine.checkout / ".venv" / "lib" / "python3.11" / "site-packages"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from headgate.errors import InvalidSettings
-from headgate.settings.agent import load_settings, parse_settings
+from headgate.settings.agent import examine_settings, load_settings, parse_settings
 from headgate.settings.sections import Anonymous, GrantedRole, PeerSettings, StarvationSettings
 
 GOOD = """
@@ -200,7 +200,7 @@ def test_a_shard_in_the_file() -> None:
 
 def test_a_database_without_a_shard_has_none() -> None:
     main = parse_settings(GOOD).databases["main"]
-    assert main.shard is None and main.peers == () and main.heartbeat_interval_s == 0
+    assert main.shard is None and main.peers == () and main.heartbeat_interval_s is None
 
 
 def test_a_singular_agent_names_its_members_after_its_databases() -> None:
@@ -342,6 +342,28 @@ def test_a_webhook_in_plain_text_is_advised_against() -> None:
     advice = parse_settings('[alerts]\nwebhook_url = "http://hooks.example/x"').advice
     assert [one.code for one in advice] == ["plain-webhook"]
     assert parse_settings('[alerts]\nwebhook_url = "http://127.0.0.1:9/x"').advice == ()
+
+
+def test_a_key_in_the_wrong_section_is_sent_home_and_hides_no_fault_beside_it() -> None:
+    content = """
+[metrics.lag]
+threshold = 1
+[databases.main]
+engine = "mysql"
+dsn = "host=127.0.0.1"
+rollup = "max"
+[databases.main.metrics.lag]
+dsn = "x"
+"""
+    settings, faults = examine_settings(content, {}, source="")
+    home = "is not known here; it belongs in [databases.NAME"
+    assert {fault.place: fault.message for fault in faults} == {
+        "metrics": f"{home}.metrics.METRIC]",
+        "databases.main.rollup": f"{home}.metrics.METRIC]",
+        "databases.main.metrics.lag.dsn": f"{home}]",
+    }
+    # The host looks at the rest of it: that is no address of a MySQL.
+    assert settings.databases["main"].dsn == "host=127.0.0.1"
 
 
 def test_faults_of_a_database_do_not_hide_those_of_its_metrics() -> None:

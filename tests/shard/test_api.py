@@ -139,6 +139,21 @@ def test_an_upstream_is_found_by_its_address() -> None:
     assert upstream_members(views) == {"db-b": "db-a"}
 
 
+def test_two_agents_on_one_host_are_told_apart() -> None:
+    """What is at an address of both is not the replica itself."""
+    views = [member("db-a", PRIMARY), member("db-b", role(upstream="127.0.0.1:5432"))]
+    assert upstream_members([_on_loopback(view) for view in views]) == {"db-b": "db-a"}
+    third = member("db-c", role(upstream="127.0.0.1:5432"))
+    assert upstream_members([_on_loopback(view) for view in [*views, third]]) == {}
+
+
+def _on_loopback(view: MemberView) -> MemberView:
+    report = view.member.report
+    assert report is not None
+    url = "http://127.0.0.1:1"
+    return replace(view, member=replace(view.member, url=url, report=replace(report, url=url)))
+
+
 def test_what_fits_two_members_names_neither() -> None:
     """All on one host, as in a test: a guess would draw a wrong tree."""
     same = role(upstream="db-a:5432", server_id="7", upstream_id="7")

@@ -228,6 +228,7 @@ def test_a_negative_value_from_an_agent_that_does_send_it_is_unavailable() -> No
 
 
 def test_a_cause_of_a_later_version_is_never_a_value() -> None:
+    """R156"""
     told = heard_of(
         report_body(
             readings={"lag": {"value": 4, "age_s": 1, "cause": "solar_flare", "detail": "x"}},
@@ -250,16 +251,19 @@ def test_a_metric_that_is_sent_as_both_is_unavailable() -> None:
 
 
 def test_a_role_of_a_later_version_is_no_role() -> None:
+    """R156"""
     told = heard_of(report_body(role={"role": "witness", "age_s": 1}))
     assert told.role is None and told.role_absent is not None
     assert (told.role_absent.cause, "witness" in told.role_absent.detail) == (Cause.FAILED, True)
 
 
 def test_an_activity_of_a_later_version_is_awake() -> None:
+    """R156"""
     assert heard_of(report_body(activity="dozing")).activity is Activity.AWAKE
 
 
 def test_fields_of_a_later_version_are_passed_over() -> None:
+    """R156"""
     told = heard_of(report_body(version=9, moon={"phase": [1, 2]}))
     assert told == heard_of(report_body())
     pull = changed(encode_pull(PULL, now=THERE), version=9, moon="full")

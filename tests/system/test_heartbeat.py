@@ -47,12 +47,54 @@ def test_mariadb_lag_by_heartbeat(agent: AgentProcess, lent_mariadb: Pair[MariaD
     )
     agent.start()
     eventually(lambda: agent.admitted("replica"))
-    replica.query("STOP SLAVE SQL_THREAD")
+    replica.query(f"STOP {replica.replica_word} SQL_THREAD")
     eventually(lambda: agent.metric("lag", "replica")["state"] == "breached")
     first = agent.metric("lag", "replica")["value"]
     eventually(lambda: agent.metric("lag", "replica")["value"] > first)
-    replica.query("START SLAVE SQL_THREAD")
+    replica.query(f"START {replica.replica_word} SQL_THREAD")
     eventually(lambda: agent.admitted("replica"))
+
+
+def test_whoever_never_checks_pays_nothing(
+    agent: AgentProcess, lent_postgres: Pair[PostgresServer]
+) -> None:
+    """R35: no setting, trigger, function, rule or lock stands between a session and its work."""
+    between = {
+        "settings": "select name, setting from pg_settings where name not like '%transaction%'",
+        "triggers": "select oid from pg_trigger where not tgisinternal",
+        "event triggers": "select oid from pg_event_trigger",
+        "functions": "select proname from pg_proc where oid >= 16384",
+        "rules": "select rulename from pg_rules where schemaname not in ('pg_catalog')",
+    }
+    with psycopg.connect(lent_postgres.primary.dsn(), autocommit=True) as session:
+
+        def found() -> dict[str, list[tuple[object, ...]]]:
+            return {
+                name: session.execute(f"{sql} order by 1").fetchall()
+                for name, sql in between.items()
+            }
+
+        before = found()
+        agent.write_settings(
+            postgres_database(
+                lent_postgres.primary.dsn(), "threads_running; commit_delay", more=WRITES
+            )
+        )
+        agent.start()
+        eventually(agent.admitted)
+        eventually(
+            lambda: (
+                'headgate_heartbeats_total{database="main"} 0.0'
+                not in agent.get("/metrics").body.decode()
+            )
+        )
+        assert found() == before
+        strong = (
+            "select mode from pg_locks join pg_stat_activity using (pid)"
+            " where application_name = 'headgate'"
+            " and mode not in ('AccessShareLock', 'RowExclusiveLock', 'ExclusiveLock')"
+        )
+        assert session.execute(strong).fetchall() == []
 
 
 # --- one agent for a whole shard ---------------------------------------------------------------

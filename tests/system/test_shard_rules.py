@@ -35,6 +35,7 @@ from tests.fixtures.shard_agents import (
     shard_agents,
 )
 from tests.fixtures.shards import Shard
+from tests.system.test_budgets import modes
 
 REACH = f"shard:{SHARD}"
 RULES = "/v1/rules"
@@ -318,6 +319,35 @@ def test_what_a_shard_changes_of_a_budget_in_its_settings_files_survives_promoti
         eventually(lambda: other in _forgiven(agents[leader])["left_out"])
         says = _forgiven(agents[leader])["says"]
         assert f"{other} reports: the settings file here has no budget nightly" in says
+
+
+def test_a_budget_of_a_shard_is_in_the_directory_of_each_of_its_servers(
+    postgres_shard: Shard[Any], tmp_path: Path
+) -> None:
+    """R129: what every server reads has changed, without a restart or a connection to it."""
+    names = [server.name for server in postgres_shard.servers]
+    agents = shard_agents(names, tmp_path, tail=f'{TRAFFIC}directory = "DIRECTORY"\n')
+    agents.write_settings(dsns_of(postgres_shard))
+    folders = {name: agents[name].folder / "pg_headgate" for name in names}
+    for name, folder in folders.items():
+        folder.mkdir(mode=0o700)
+        settings = agents[name].settings
+        settings.write_text(settings.read_text().replace("DIRECTORY", str(folder)))
+
+    def everywhere() -> list[dict[str, str]]:
+        there = [folder for folder in folders.values() if (folder / "policy.hgp").exists()]
+        return [modes(folder) for folder in there]
+
+    with running(agents):
+        agents.await_lead(postgres_shard.primary.name)
+        leader = agents[postgres_shard.primary.name]
+        made = leader.request("PUT", f"{BUDGETS}/nightly", BUDGET, unix=True)
+        assert (made.status, made.json["reach"]) == (201, REACH), made.body
+        eventually(lambda: everywhere() == [{"nightly": "warn"}] * len(names))
+        leader.request("PATCH", NIGHTLY, {"mode": "enforce"}, unix=True)
+        eventually(lambda: everywhere() == [{"nightly": "enforce"}] * len(names))
+        leader.request("DELETE", NIGHTLY, unix=True)
+        eventually(lambda: everywhere() == [{}] * len(names))
 
 
 def _has_copies(agent: AgentProcess) -> bool:

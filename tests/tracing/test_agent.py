@@ -288,4 +288,4 @@ async def test_without_the_section_nothing_is_traced(tmp_path: Path) -> None:
         assert agent.context.tracer is None
         assert type(agent.rooms.check.sampler).__name__ == "Sampler"
         assert (await ask(agent, "GET", CHECK, traceparent=PARENT))[0] == 200
-        assert not agent.door.listener.memo
+        assert not agent.door.listener.repeats.memo

@@ -343,6 +343,7 @@ STATE: dict[str, Any] = {
             "calls": 4200,
             "k": 3.5,
             "cpu_mean_ms": 12.0,
+            "cpu_p90_ms": 20.0,
             "error": 1.25,
             "cpu_total_ms": 50_400.0,
             "text": "select * from orders where customer = $1",

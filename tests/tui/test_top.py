@@ -74,7 +74,7 @@ def test_top_draws_follows_a_resize_and_leaves_on_q(busy: ScriptedAgent) -> None
             text = screen_of(shown, columns, lines)
             assert len(text.splitlines()) == lines and "q quit" in text.splitlines()[-1]
             assert ("postgres" in text) == (columns >= 72), "no room for that below"
-        for key, told in ((b"3", "3 clients, 1 throttled"), (b"?", "hold the picture still")):
+        for key, told in ((b"3", "3 clients, 1 throttled"), (b"?", "freeze the screen")):
             shown.press(key)
             eventually(partial(lambda told: told in screen_of(shown, 300, 100), told))
         shown.press(b"\x1b[B")

@@ -166,7 +166,7 @@ def test_rules_show_who_why_how_long_and_which_clients_match() -> None:
 def test_rejections_and_changes_share_a_view() -> None:
     text = shown(ScreenState("past"), BUSY)
     assert "rejected lately: 50" in text and "changed lately: 50" in text
-    assert "THRESHOLD_EXCEEDED" in text and "ratio: 0.5" in text
+    assert "THRESHOLD_EXCEEDED" in text and "ratio: 50%" in text
     swapped = shown(ScreenState("past", tab=1), BUSY)
     assert swapped.index("changed lately") < swapped.index("rejected lately")
 

@@ -16,6 +16,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, fields, replace
+from datetime import UTC, datetime
 from enum import Enum
 from typing import (
     Any,
@@ -227,25 +228,29 @@ def read_struct(
     sections: frozenset[str] = frozenset(),
     **others: Any,
 ) -> tuple[T | None, list[Fault]]:
-    """A table of the file as its struct, and everything wrong with it; None if a key is wrong.
+    """A table of the file as its struct, and everything wrong with it; None if a value is wrong. A
+    key that nobody knows leaves the others readable.
 
     `sections` are keys that other readers take, `others` fields that are no settings.
     """
     rows = table_of(struct)
     values, faults = read_table(raw, rows, place=place, sections=sections)
     given = raw if isinstance(raw, Mapping) else {}
-    if given.keys() <= rows.keys() | sections and isinstance(raw, Mapping):
+    strangers = given.keys() - rows.keys() - sections
+    absent = [row for row in rows.values() if row.missing is not None and row.name not in given]
+    if not strangers and isinstance(raw, Mapping):
         # Else the one that is missing is probably the one that is misspelled.
         faults += [
             Fault(f"{place}.{row.name}", f"is missing{row.missing and f': {row.missing}'}")
-            for row in rows.values()
-            if row.missing is not None and row.name not in raw
+            for row in absent
         ]
-    if faults:
+    if absent or len(faults) > len(strangers):
         return None, faults
     read = {row.attribute: values[name] for name, row in rows.items() if name in given}
     made = _built(struct, read, others)
-    return made, [Fault(f"{place}.{key}", message) for key, message in _judged(made)]
+    if not strangers:
+        faults += [Fault(f"{place}.{key}", message) for key, message in _judged(made)]
+    return made, faults
 
 
 def _built(struct: type[T], read: Mapping[str, Any], others: Mapping[str, Any]) -> T:
@@ -289,7 +294,9 @@ def read_table(
 
 
 def unknown(key: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(key, list(known), n=1, cutoff=0.5)
+    known = list(known)
+    near = difflib.get_close_matches(key, known, n=1)
+    near = near or [name for name in known if name in key.split("_")]
     hint = f"; did you mean {near[0]!r}?" if near else f"; known: {', '.join(sorted(known))}"
     return f"unknown setting {key!r}{hint}"
 
@@ -305,6 +312,22 @@ def text(max_chars: int = 1024) -> Reader[str]:
         if len(value) > max_chars:
             raise ValueError(f"has {len(value)} characters, at most {max_chars}")
         return value
+
+    return read
+
+
+_LINK = r"https?://[!-~]+"
+
+
+def link(max_chars: int = 500) -> Reader[str]:
+    """Of a page for people; or empty."""
+
+    @reads({"type": "string", "maxLength": max_chars, "pattern": f"^({_LINK})?$"})
+    def read(value: object) -> str:
+        given = text(max_chars)(value).strip()
+        if given and not re.fullmatch(_LINK, given):
+            raise ValueError(f"is {given!r}, must be a link: https://…")
+        return given
 
     return read
 
@@ -528,3 +551,13 @@ def parse_date_time(value: object) -> float:
     if zone not in "Zz":
         east_s = float(f"{zone[0]}1") * 60 * (int(zone[1:3]) * 60 + int(zone[4:6]))
     return utc_s + float(match[7] or 0) - east_s
+
+
+FAR_WALL_S = 253_402_300_799.0
+"""The last second of the year 9999; there are no later dates."""
+
+
+def iso(wall_s: float) -> str:
+    """As `parse_date_time` reads it."""
+    at = datetime.fromtimestamp(max(0.0, min(wall_s, FAR_WALL_S)), tz=UTC)
+    return at.isoformat().replace("+00:00", "Z")

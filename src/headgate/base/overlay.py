@@ -7,7 +7,15 @@ Once much lies over it, both are made one. Who has a copy sees none of what is c
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterator, Mapping, MutableMapping, ValuesView
+from collections.abc import (
+    Callable,
+    ItemsView,
+    Iterable,
+    Iterator,
+    Mapping,
+    MutableMapping,
+    ValuesView,
+)
 from typing import Any, TypeVar, overload
 
 MAX_OVER = 1000
@@ -53,6 +61,11 @@ class Overlay(MutableMapping[K, V]):
         over = self._over  # As _found: each check of a client that is new asks for all its levels.
         found = over[key] if key in over else self._base.get(key, _GONE)
         return default if found is _GONE else found
+
+    def strangers(self) -> tuple[Callable[[Iterable[K]], bool], Callable[[Iterable[K]], bool]]:
+        """Both are True where none of some keys is here, or was: for a path that is too hot for a
+        call in Python. They hold until a key is added."""
+        return self._base.keys().isdisjoint, self._over.keys().isdisjoint
 
     def __contains__(self, key: object) -> bool:
         return self._found(key) is not _GONE

@@ -1,8 +1,12 @@
-"""Paths below a user's home, which a user in a container may not have."""
+"""What lies on this machine: a user's home, which a container may not have; system and packages."""
 
 from __future__ import annotations
 
+import platform
+import sys
 from pathlib import Path
+
+MAX_PACKAGES = 500
 
 
 def expanded(raw: str) -> Path:
@@ -17,3 +21,19 @@ def expanded(raw: str) -> Path:
 def cache_below_home(*parts: str) -> Path:
     """ValueError where this user has no home."""
     return expanded("~").joinpath(".cache", "headgate", *parts)
+
+
+def distribution() -> str:
+    """`Debian GNU/Linux 13 (trixie)`; empty: the system does not say."""
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
+    except OSError:
+        return ""
+
+
+def packages() -> dict[str, str]:
+    """By the names of what pip leaves: reading each one's metadata would take a third of a second
+    of the interpreter, which checks need."""
+    stems = (found.stem for place in sys.path for found in Path(place).glob("*.dist-info"))
+    pairs = ((name, version) for name, _, version in (stem.rpartition("-") for stem in stems))
+    return dict(sorted(pairs, key=lambda pair: pair[0].lower())[:MAX_PACKAGES])

@@ -14,7 +14,6 @@ from typing import Generic, NamedTuple, ParamSpec
 P = ParamSpec("P")
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 OTHER = "other"
-COUNTER, GAUGE = "counter", "gauge"
 
 
 class Spread(NamedTuple):
@@ -39,6 +38,27 @@ class Series(Generic[P]):
 
     def text(self, *args: P.args, **kwargs: P.kwargs) -> bytes:
         return head(self) + "".join(lines(self, self.rows(*args, **kwargs))).encode()
+
+
+class Section(list[Series[P]], Generic[P]):
+    """Series in the order in which they are declared: `NAME{LABEL,LABEL}`, meaning, rows. Those
+    that end in `_total` are counters, as everywhere; the others are gauges, or what `kind` says."""
+
+    def add(self, named: str, about: str, rows: Callable[P, Iterator[Row]], kind: str = "") -> None:
+        name, _, labels = named.removesuffix("}").partition("{")
+        kind = kind or ("counter" if name.endswith("_total") else "gauge")
+        self.append(Series(name, kind, tuple(labels.split(",")) if labels else (), about, rows))
+
+    def rows(
+        self, named: str, about: str, kind: str = ""
+    ) -> Callable[[Callable[P, Iterator[Row]]], Callable[P, Iterator[Row]]]:
+        """Declares the series that the function below it makes the rows of."""
+
+        def declare(rows: Callable[P, Iterator[Row]]) -> Callable[P, Iterator[Row]]:
+            self.add(named, about, rows, kind)
+            return rows
+
+        return declare
 
 
 def head(series: Series[...]) -> bytes:

@@ -140,3 +140,16 @@ def duration_text(seconds: float) -> str:
         if amount >= 1 and amount == int(amount) and (unit != "m" or amount > 1):
             return f"{int(amount)}{unit}"
     return f"{seconds:g}s"
+
+
+def share_of(ratio: float) -> str:
+    """In percent, and 0 % or 100 % only where it is just that."""
+    places = next((n for n in range(8) if _tells(f"{ratio:.{n}%}", ratio)), None)
+    if places is not None:
+        return f"{ratio:.{places}%}"
+    return "almost 100%" if ratio > 0.5 else "almost 0%"
+
+
+def _tells(text: str, ratio: float) -> bool:
+    said = float(text[:-1]) / 100
+    return abs(said - ratio) <= min(0.005, 0.05 * ratio, 0.05 * (1 - ratio))

@@ -2,8 +2,8 @@
 
     1  which budgets apply               matching.py, before this
     2  workers, in every budget          running + requested > limit
-    3  the statement alone               estimate > burst
-    4  the debt of each bucket           debt + estimate > capacity
+    3  the statement alone               p90 of its CPU > burst
+    4  the debt of each bucket           debt + mean of its CPU > capacity
 
 A budget that fails a step blocks, if it is enforced, or warns. Of several that block the first
 is reported, by step and then by the order of the document; a statement is delayed instead of
@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from headgate.budgets.ask import (
     NEVER,
+    Estimate,
     Limit,
     StatementAnswer,
     StatementCheck,
@@ -109,19 +110,20 @@ def terms_of(budget: Budget, cpus_milli: int, workers: int) -> Terms:
 
 
 def decide(
-    standings: Sequence[BucketState], ask: StatementCheck, estimate_ns: int
+    standings: Sequence[BucketState], ask: StatementCheck, estimate: Estimate
 ) -> StatementAnswer:
     failures: dict[int, Failure] = {}  # by match, in the order in which they are found
     for step in (_workers, _by_itself, _owed):
         for match, standing in enumerate(standings):
-            if match not in failures and (failure := step(standing, ask, estimate_ns)):
+            if match not in failures and (failure := step(standing, ask, estimate)):
                 failures[match] = failure
     passed = {match for match in failures if lets_pass(standings[match].terms, ask)}
     answer = StatementAnswer(
         verdict=StatementVerdict.RUN,
         limits=tuple(_limit(failures, match) for match in range(len(standings))),
-        thresholds=tuple(_crossed(s, ask, estimate_ns) for s in standings),
-        estimate_ns=estimate_ns,
+        thresholds=tuple(_crossed(s, ask, estimate) for s in standings),
+        estimate_ns=estimate.mean_ns,
+        p90_ns=estimate.p90_ns,
         passed=any(standings[match].terms.enforced for match in passed),
     )
     counting = {match: f for match, f in failures.items() if match not in passed}
@@ -137,16 +139,17 @@ def never_fits(answer: StatementAnswer) -> bool:
     return answer.verdict is StatementVerdict.BLOCK and by_size and answer.retry_ns == NEVER
 
 
-def fitting_ns(standings: Sequence[BucketState], estimate_ns: int) -> int:
+def fitting(standings: Sequence[BucketState], estimate: Estimate) -> Estimate:
     """The estimate, or what the narrowest of the budgets that block can just take."""
     bounds = (s.terms.most_ns for s in standings if s.terms.enforced)
-    return min(estimate_ns, *(bound for bound in bounds if bound), NEVER)
+    least_ns = min((bound for bound in bounds if bound), default=NEVER)
+    return Estimate(min(estimate.mean_ns, least_ns), min(estimate.p90_ns, least_ns))
 
 
 # --- the steps --------------------------------------------------------------------------------
 
 
-def _workers(standing: BucketState, ask: StatementCheck, estimate_ns: int) -> Failure | None:
+def _workers(standing: BucketState, ask: StatementCheck, estimate: Estimate) -> Failure | None:
     """Step 2. A parallel statement takes a place for each of its workers."""
     limit = standing.terms.workers
     if limit is None or standing.running + ask.places <= limit:
@@ -157,15 +160,15 @@ def _workers(standing: BucketState, ask: StatementCheck, estimate_ns: int) -> Fa
     return Failure(Limit.CONCURRENCY, standing.running, limit, retry_ns)
 
 
-def _by_itself(standing: BucketState, ask: StatementCheck, estimate_ns: int) -> Failure | None:
+def _by_itself(standing: BucketState, ask: StatementCheck, estimate: Estimate) -> Failure | None:
     """Step 3. Whatever else runs."""
     limit_ns = standing.terms.burst_ns
-    if limit_ns is None or estimate_ns <= limit_ns:
+    if limit_ns is None or estimate.p90_ns <= limit_ns:
         return None
-    return Failure(Limit.QUERY, estimate_ns, limit_ns, NEVER)
+    return Failure(Limit.QUERY, estimate.p90_ns, limit_ns, NEVER)
 
 
-def _owed(standing: BucketState, ask: StatementCheck, estimate_ns: int) -> Failure | None:
+def _owed(standing: BucketState, ask: StatementCheck, estimate: Estimate) -> Failure | None:
     """Step 4. Many moderate statements are too much together."""
     terms = standing.terms
     if terms.rate_mpct == 0:
@@ -174,9 +177,9 @@ def _owed(standing: BucketState, ask: StatementCheck, estimate_ns: int) -> Failu
         return None
     if terms.rate_mpct is None or terms.size_ns is None:
         # Without a rate all drains at once, and what is left is a limit for one statement.
-        fits = estimate_ns <= terms.capacity_ns
+        fits = estimate.mean_ns <= terms.capacity_ns
         return None if fits else Failure(Limit.BUCKET, 0, terms.capacity_ns, NEVER)
-    asked_ns = drain_ns(estimate_ns, terms.rate_mpct, terms.cpus_milli)
+    asked_ns = drain_ns(estimate.mean_ns, terms.rate_mpct, terms.cpus_milli)
     wait = wait_ns(standing.owed_ns, asked_ns, terms.size_ns)
     if wait == 0:
         return None
@@ -189,7 +192,8 @@ def _owed(standing: BucketState, ask: StatementCheck, estimate_ns: int) -> Failu
 
 def lets_pass(terms: Terms, ask: StatementCheck) -> bool:
     """A client inside a transaction may hold locks that others wait for."""
-    return bool(ask.flags & StatementFlags.IN_TRANSACTION) and terms.lets_pass
+    inside = bool(ask.flags & StatementFlags.IN_TRANSACTION)
+    return bool(ask.flags & StatementFlags.MUST_RUN) or (inside and terms.lets_pass)
 
 
 def _blocked(
@@ -253,32 +257,32 @@ def _limit(failures: Mapping[int, Failure], match: int) -> Limit:
 # --- early warning (R123) ---------------------------------------------------------------------
 
 
-def _crossed(standing: BucketState, ask: StatementCheck, estimate_ns: int) -> Limit:
+def _crossed(standing: BucketState, ask: StatementCheck, estimate: Estimate) -> Limit:
     """The first limit that it comes near to, if it breaks none: an enforced budget's alone."""
     share, terms = standing.terms.warning_mpct, standing.terms
     steps: tuple[Callable[..., Failure | None], ...] = (_workers, _by_itself, _owed)
-    if share is None or not terms.enforced or any(s(standing, ask, estimate_ns) for s in steps):
+    if share is None or not terms.enforced or any(s(standing, ask, estimate) for s in steps):
         return Limit.NONE
-    for limit, used, bound in _loads(standing, ask, estimate_ns):
+    for limit, used, bound in _loads(standing, ask, estimate):
         if bound is not None and used * WHOLE_MPCT > bound * share:
             return limit
     return Limit.NONE
 
 
 def _loads(
-    standing: BucketState, ask: StatementCheck, estimate_ns: int
+    standing: BucketState, ask: StatementCheck, estimate: Estimate
 ) -> tuple[tuple[Limit, int, int | None], ...]:
     """With this statement: how much of each limit is in use."""
     terms = standing.terms
-    owed = (Limit.BUCKET, estimate_ns, terms.capacity_ns)
+    owed = (Limit.BUCKET, estimate.mean_ns, terms.capacity_ns)
     if terms.rate_mpct and terms.size_ns is not None:
-        asked_ns = drain_ns(estimate_ns, terms.rate_mpct, terms.cpus_milli)
+        asked_ns = drain_ns(estimate.mean_ns, terms.rate_mpct, terms.cpus_milli)
         owed = (Limit.BUCKET, standing.owed_ns + asked_ns, terms.size_ns)
     elif terms.rate_mpct:
         owed = (Limit.BUCKET, 0, None)
     return (
         (Limit.CONCURRENCY, standing.running + ask.places, terms.workers),
-        (Limit.QUERY, estimate_ns, terms.burst_ns),
+        (Limit.QUERY, estimate.p90_ns, terms.burst_ns),
         owed,
     )
 
@@ -290,6 +294,6 @@ def _near(
     if limit is Limit.CONCURRENCY:
         return Failure(limit, standing.running, terms.workers or 0, 0)
     if limit is Limit.QUERY:
-        return Failure(limit, answer.estimate_ns, terms.burst_ns or 0, 0)
+        return Failure(limit, answer.p90_ns, terms.burst_ns or 0, 0)
     used = cpu_ns(standing.owed_ns, terms.rate_mpct or 0, terms.cpus_milli)
     return Failure(limit, used, terms.capacity_ns or 0, 0)

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headgate.base.declared import iso
 from headgate.budgets.difference import PolicyDifference
 from headgate.budgets.explain import BudgetState, Explanation
 from headgate.budgets.policy import Budget, Mode, When
@@ -18,7 +19,7 @@ from headgate.budgets.readings import (
     PatternReading,
 )
 from headgate.changes.exchange_api import CopiesDoc
-from headgate.fleet.api import ReachedDoc, iso
+from headgate.fleet.api import ReachedDoc
 from headgate.history.records import BudgetMinute
 
 """Wall-clock seconds as ISO 8601."""
@@ -69,6 +70,8 @@ class CountsDoc(msgspec.Struct, frozen=True):
     evicted: int
     unpinned: int
     last_violation_at: str | None
+    wall_ms: float = 0.0
+    """How long admitted statements ran by the clock, beside the CPU time that they are charged."""
 
     @property
     def blocked_total(self) -> int:
@@ -194,26 +197,13 @@ class PoliciesDoc(msgspec.Struct, frozen=True):
     """Databases with budgets, and the policy of each."""
 
 
-class DifferenceDoc(msgspec.Struct, frozen=True):
-    kind: str
-    """`budget added`, `budget changed`, `rule removed` and so on."""
-    budget: str
-    """Empty for what is of the policy as a whole."""
-    setting: str
-    before: Any
-    """Null: not there, or unset."""
-    after: Any
-    line: str
-    """For people: `etl: rate 20 → 30`."""
-
-
 class PolicyChangeDoc(msgspec.Struct, frozen=True):
     database: str
     revision: int
     dry_run: bool
     changed: bool
     mode_cap: str
-    difference: Sequence[DifferenceDoc]
+    difference: Sequence[PolicyDifference]
     """At most 1,000."""
     difference_total: int
     budget: BudgetDoc | None
@@ -237,7 +227,7 @@ class LintDoc(msgspec.Struct, frozen=True):
     rules: int
     """How many rules its budgets have."""
     advice: Sequence[str]
-    difference: Sequence[DifferenceDoc]
+    difference: Sequence[PolicyDifference]
     """From what is in force, at most 1,000."""
     difference_total: int
 
@@ -251,9 +241,14 @@ class PatternDoc(msgspec.Struct, frozen=True):
     k: float | None
     """CPU ns per unit of plan cost."""
     cpu_mean_ms: float
+    """CPU of a typical call."""
+    cpu_p90_ms: float
+    """Nine of ten calls stay below it."""
     error: float
     """Mean relative error of its estimates."""
     cpu_total_ms: float
+    wall_total_ms: float = 0.0
+    """By the clock: with waits for locks and disks."""
     text: str | None = None
     """Without its literals and comments, at most 2,000 characters."""
     text_cause: str | None = None
@@ -375,7 +370,7 @@ class ExplainStatementBody(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     application_name: str | None = None
     remote_address: str | None = None
     query_id: str | None = None
-    """As the server numbers it: its pattern's mean is the estimate."""
+    """As the server numbers it: the estimate is what its pattern has cost."""
     cost_ms: float | None = None
     """Of CPU, instead of an estimate."""
     workers: int = 1
@@ -411,7 +406,10 @@ class StatementExplainDoc(msgspec.Struct, frozen=True):
     retry_after_ms: float | None
     """Null: it need not wait, or it can never fit."""
     estimate_ms: float | None
-    """Null: not known."""
+    """CPU that is expected and charged. Null: not known."""
+    estimate_p90_ms: float | None
+    """CPU that nine of ten executions stay below: what the per-query limit is compared with.
+    Null: not known."""
     tags: Mapping[str, str]
     fingerprint: str
     budgets: Sequence[AppliesDoc]
@@ -437,7 +435,7 @@ def state_of(budget: Budget, cap: Mode, healthy: bool | None, *, ended: bool) ->
 
 
 def says(budget: Budget) -> str:
-    """`20% of the server, up to 200%·s of debt, 2 workers; for username=etl`."""
+    """`20% of the server, up to 200%·s (2 s of the server) of debt; for username=etl`."""
     parts = [*_limits_told(budget)] or ["no limit"]
     rules = [str(rule) for rule in budget.rules[:2]]
     if len(budget.rules) > len(rules):
@@ -451,13 +449,18 @@ def _limits_told(budget: Budget) -> Iterable[str]:
     if budget.rate_mpct is not None:
         yield f"{budget.rate_mpct / 1000:g}% of the server"
     if budget.capacity_mpcts is not None:
-        yield f"up to {budget.capacity_mpcts / 1000:g}%·s of debt"
+        yield f"up to {_server_time(budget.capacity_mpcts)} of debt"
     if budget.burst_mpcts is not None:
-        yield f"{budget.burst_mpcts / 1000:g}%·s a statement"
+        yield f"{_server_time(budget.burst_mpcts)} a statement"
     if budget.concurrency_mpct is not None:
         yield f"{budget.concurrency_mpct / 1000:g}% of the workers"
     if budget.max_workers is not None:
         yield f"{budget.max_workers} worker{'s' * (budget.max_workers != 1)}"
+
+
+def _server_time(mpcts: int) -> str:
+    """Both readings: 100 %·s are one second of the whole server."""
+    return f"{mpcts / 1000:g}%·s ({mpcts / 100_000:g} s of the server)"
 
 
 def counts_doc(counts: BudgetCounts) -> CountsDoc:
@@ -466,6 +469,7 @@ def counts_doc(counts: BudgetCounts) -> CountsDoc:
         admitted=counts.admitted,
         estimated_ms=counts.estimated_ns / NS_PER_MS,
         charged_ms=counts.charged_ns / NS_PER_MS,
+        wall_ms=counts.wall_ns / NS_PER_MS,
         warned=dict(counts.warned),
         blocked=dict(counts.blocked),
         blocked_early=counts.early,
@@ -551,13 +555,6 @@ def checksum_text(checksum: int) -> str:
     return f"{checksum:08x}"
 
 
-def difference_docs(changes: Sequence[PolicyDifference]) -> list[DifferenceDoc]:
-    return [
-        DifferenceDoc(one.kind.value, one.budget, one.setting, one.before, one.after, one.line)
-        for one in changes[:MAX_DIFFERENCES]
-    ]
-
-
 def state_doc(
     database: str,
     readings: BudgetReadings | None,
@@ -607,8 +604,10 @@ def _pattern_docs(shown: Sequence[PatternReading], known: Known) -> list[Pattern
             calls=p.calls,
             k=p.k,
             cpu_mean_ms=p.cpu_mean_ns / NS_PER_MS,
+            cpu_p90_ms=p.cpu_p90_ns / NS_PER_MS,
             error=p.error,
             cpu_total_ms=p.cpu_total_ns / NS_PER_MS,
+            wall_total_ms=p.wall_total_ns / NS_PER_MS,
             **also._asdict(),
         )
         for p, also in zip(shown, known(shown), strict=True)
@@ -710,6 +709,7 @@ def statement_doc(
         limit=LIMIT_NAMES[answer.decided_by] if decided else None,
         retry_after_ms=retry_ms if decided else None,
         estimate_ms=answer.estimate_ns / NS_PER_MS if estimated else None,
+        estimate_p90_ms=answer.p90_ns / NS_PER_MS if estimated else None,
         tags=tags,
         fingerprint=fingerprint,
         budgets=[_applies_doc(state, known=known) for state in found.budgets],

@@ -53,13 +53,15 @@ class StatementFlags(IntFlag):
     EARLY = 1
     """There is no plan yet: decide by what is known without it."""
     IN_TRANSACTION = 2
-    """Something has run in this transaction."""
+    """Something has run in this transaction, which the client has begun."""
     NO_DELAY = 4
     """The caller cannot wait (any more)."""
     UTILITY = 8
-    """Has no plan: its plan cost is 1, and its k tells nothing about others."""
+    """Has no plan: its plan cost is 1, and it teaches nothing about others."""
     COST_GIVEN = 16
     """`cost_ns` is the cost: a cooperative check."""
+    MUST_RUN = 32
+    """It cannot be stopped any more (at COMMIT): charged, never blocked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,15 +105,29 @@ class StatementCheck:
     """Unix time: for records, never for reckoning."""
     plan_cost: float = 1.0
     cost_ns: int = 0
+    """If the cost is given."""
+    p90_ns: int = 0
+    """Likewise, if it is more than that."""
     pattern: int = 0
     """Key of the statement's pattern; 0 or 1: none."""
     workers: int = 1
     """Processes it will use."""
     flags: StatementFlags = StatementFlags.PLANNED
+    shape: int = 0
+    """16 bits that say which kinds of nodes its plan has; 0: not known."""
 
     @property
     def places(self) -> int:
         return min(max(self.workers, 1), MAX_WORKERS)
+
+
+class Estimate(NamedTuple):
+    """Of CPU."""
+
+    mean_ns: int
+    """What is charged."""
+    p90_ns: int
+    """Nine of ten executions stay below it: what the per-query limit is compared with."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +138,15 @@ class StatementAnswer:
     thresholds: tuple[Limit, ...]
     """Of each match: whose warning threshold it crossed."""
     estimate_ns: int
+    """The mean."""
+    p90_ns: int = 0
     match: int = 0
     """The one that decided (BLOCK, DELAY), or the first that warns."""
     decided_by: Limit = Limit.NONE
     passed: bool = False
     """An enforced budget was exceeded, but the statement may go on inside its transaction."""
     used: int = 0
-    """In the limit's own unit: workers; ns of CPU requested; ns of CPU of debt."""
+    """In the limit's own unit: workers; ns of CPU requested, as p90; ns of CPU of debt."""
     bound: int = 0
     retry_ns: int = 0
 

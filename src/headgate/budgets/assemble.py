@@ -6,12 +6,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from headgate.base.advice import Severity
 from headgate.base.assemble import AgentContext, faults_of
 from headgate.base.ports import Clock, PolicySink, Tracer
+from headgate.budgets.advice import advise
 from headgate.budgets.layers import EMPTY, Document
-from headgate.budgets.lint import advise
 from headgate.budgets.parse import written
 from headgate.budgets.pgext.debits import RegionLedger
 from headgate.budgets.pgext.meter import RegionMeter, TraceReader
@@ -21,7 +23,6 @@ from headgate.budgets.statements import Statements
 from headgate.check.assemble import CheckParts
 from headgate.errors import Fault, InvalidSettings
 from headgate.metrics.assemble import MetricParts
-from headgate.metrics.lint import Severity
 from headgate.metrics.model import Engine
 from headgate.settings.agent import Settings
 from headgate.settings.document import load_policy
@@ -49,6 +50,8 @@ def assemble(
         context.clock,
         stands_aside=stands_aside,
         time=context.time,
+        rules=lambda: check.checker.rules,
+        count=partial(check.recorder.merge, checks=False),
     )
     check.checker.debits = budgets.debits
     statements = Statements(budgets.watched, check.demands, context.clock, metrics.statements)
@@ -109,6 +112,7 @@ def _traffic_plan(
         open_gear=open_gear,
         cpus_milli=1000 * (os.cpu_count() or 1),
         own_role=_own_role(database),
+        identity=traffic.identity if database.engine is Engine.POSTGRES else None,
     )
 
 

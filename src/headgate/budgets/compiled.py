@@ -20,6 +20,7 @@ from struct import Struct, error
 from typing import Any, NamedTuple
 
 from headgate.budgets.ask import budget_key, hg_hash
+from headgate.budgets.identity import IDENTITY_BYTES, ClientRule, identity_bytes
 from headgate.budgets.matching import key_hash
 from headgate.budgets.policy import (
     REMOTE_ADDRESS,
@@ -28,6 +29,7 @@ from headgate.budgets.policy import (
     Budget,
     BudgetRule,
     Condition,
+    InTransaction,
     Mode,
     Policy,
     UnknownHealth,
@@ -39,18 +41,19 @@ from headgate.budgets.policy import (
 from headgate.errors import Fault, InvalidSettings
 
 MAGIC = b"HGPOLICY"
-FORMAT = 1
+FORMAT = 2
 MIN_SLOTS = 8
+MAX_REASON_BYTES = 200
 MAX_PARAMETER_BYTES = 128 * 1024
 """Of a policy in the server parameter: Postgres reads long values in quadratic time."""
 
 OFF, BY_HEALTH, EXPIRES, UNKNOWN_BITES = 1, 2, 4, 8
 """Flags of the policy."""
-WHEN_UNHEALTHY, IN_TRANSACTION = 1, 2
+WHEN_UNHEALTHY, BLOCKS_INSIDE = 1, 2
 """Flags of a budget."""
 SECTIONS = (
     "budgets", "rules", "conditions", "eaches", "pairs", "slots", "candidates", "always", "keys",
-    "masks", "exempt", "strings",
+    "masks", "exempt", "identity", "gates", "strings",
 )  # fmt: skip
 
 _HEAD = Struct("<8sIIQQII")
@@ -63,7 +66,14 @@ _KEY = Struct("<Q2III")
 _MASK = Struct("<II")
 _STRING = Struct("<II")
 _INDEX = Struct("<I")
-_ELEMENTS = (_BUDGET, _RULE, _INDEX, _INDEX, _PAIR, _SLOT, _INDEX, _INDEX, _KEY, _MASK, _STRING)
+_GATE = Struct("<Q2I2I2IqqIIBBHI")
+_IDENTITY = Struct(f"<{IDENTITY_BYTES}s")
+_GATE_SEED = 5
+_REJECTS, _EXEMPTS = 1, 2
+_ELEMENTS = (
+    _BUDGET, _RULE, _INDEX, _INDEX, _PAIR, _SLOT, _INDEX, _INDEX, _KEY, _MASK, _STRING, _IDENTITY,
+    _GATE,
+)  # fmt: skip
 _HEAD_BYTES = _HEAD.size + len(SECTIONS) * _SECTION.size
 _CRC_AT = 12
 
@@ -79,14 +89,16 @@ _limits_of, _amounts_of = attrgetter(*_LIMITS), attrgetter(*_AMOUNTS)
 def compile_policy(policy: Policy, version: int, *, off: bool = False) -> bytes:
     """`off` switches everything off, with the policy still there to look at."""
     budgets = policy.kept
+    identity, gates = policy.ruling.identity, _in_order(policy.ruling.gates)
     index = _Index([rule for budget in budgets for rule in budget.rules])
     strings = (
         [budget.name.encode() for budget in budgets],
         [tag_name(key).encode() for key in index.keys],
         [value for _, value in index.pairs],
         [username.encode() for username in policy.exempt_usernames],
+        [text for gate in gates for text in _gate_texts(gate)],
     )
-    names, key_names, values, exempt = _places(strings)
+    names, key_names, values, exempt, texts = _places(strings)
     sections = (
         _joined(map(_budget_record, budgets, names)),
         _joined(_rule_records(budgets)),
@@ -99,6 +111,8 @@ def compile_policy(policy: Policy, version: int, *, off: bool = False) -> bytes:
         _joined(_key_records(index, key_names)),
         _joined(_MASK.pack(*mask) for mask in index.masks()),
         _joined(_STRING.pack(*place) for place in exempt),
+        b"" if identity is None else identity_bytes(identity),
+        _joined(_gate_records(gates, texts)),
         _joined(chain.from_iterable(strings)),
     )
     flags = _flags(policy, off=off)
@@ -120,6 +134,27 @@ def _flags(policy: Policy, *, off: bool) -> int:
     if policy.health_unknown is UnknownHealth.UNHEALTHY:
         flags |= UNKNOWN_BITES
     return flags
+
+
+def _in_order(gates: Iterable[ClientRule]) -> list[ClientRule]:
+    return sorted(gates, key=lambda gate: (_token(gate), gate.rank, gate.from_ms))
+
+
+def _token(gate: ClientRule) -> int:
+    return hg_hash(_GATE_SEED, gate.first_level.encode())
+
+
+def _gate_texts(gate: ClientRule) -> tuple[bytes, bytes, bytes]:
+    reason = gate.reason.encode()[:MAX_REASON_BYTES].decode(errors="ignore").encode()
+    return gate.target.encode(), gate.rule.encode()[:MAX_REASON_BYTES], reason
+
+
+def _gate_records(gates: Iterable[ClientRule], places: list[tuple[int, int]]) -> Iterator[bytes]:
+    for at, gate in enumerate(gates):
+        texts = chain.from_iterable(places[3 * at : 3 * at + 3])
+        kind = _EXEMPTS if gate.exempts else _REJECTS
+        spans = gate.from_ms, gate.until_ms, gate.ratio, gate.rank
+        yield _GATE.pack(_token(gate), *texts, *spans, kind, gate.levels, 0, 0)
 
 
 # --- what leads to a rule ----------------------------------------------------------------------
@@ -190,7 +225,7 @@ def _budget_record(budget: Budget, name: tuple[int, int]) -> bytes:
         if limit is not None:
             present |= 1 << bit
     flags = (budget.when is When.UNHEALTHY) * WHEN_UNHEALTHY
-    flags |= budget.in_transaction * IN_TRANSACTION
+    flags |= (budget.in_transaction is InTransaction.BLOCK) * BLOCKS_INSIDE
     return _BUDGET.pack(
         budget_key(budget.name),
         *name,
@@ -303,7 +338,7 @@ def read_compiled(whole: bytes, source: str = "") -> CompiledPolicy:
         raise InvalidSettings([Fault("", fault)], source)
     _, _, crc, length, version, flags, _ = _HEAD.unpack_from(whole)
     try:
-        read = _Reader(whole)
+        read = _PolicyReader(whole)
         policy = read.policy(flags)
     except (error, IndexError, KeyError, ValueError):
         fault = "is no compiled policy: its checksum is right, but its contents are inconsistent"
@@ -331,11 +366,19 @@ def _unsound(whole: bytes) -> str:
     return ""
 
 
-class _Reader:
+def gate_rules(whole: bytes) -> list[str]:
+    """Ids of the rules on clients, as they lie there."""
+    return _PolicyReader(whole).gate_rules()
+
+
+class _PolicyReader:
     def __init__(self, whole: bytes) -> None:
         self._whole = whole
         table = _SECTION.iter_unpack(whole[_HEAD.size : _HEAD_BYTES])
         self._sections = dict(zip(SECTIONS, table, strict=True))
+
+    def gate_rules(self) -> list[str]:
+        return [self._text(*record[3:5]) for record in self._records("gates", _GATE)]
 
     def count(self, name: str) -> int:
         return int(self._sections[name][1])
@@ -384,7 +427,7 @@ class _Reader:
             {code: known for known, code in _MODES.items()}[mode],
             **fields,
             when=When.UNHEALTHY if flags & WHEN_UNHEALTHY else When.ALWAYS,
-            in_transaction=bool(flags & IN_TRANSACTION),
+            in_transaction=(InTransaction.BLOCK if flags & BLOCKS_INSIDE else InTransaction.CHARGE),
             expires_at_ms=expires_at_ms or None,
             rules=rules,
         )

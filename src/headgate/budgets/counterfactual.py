@@ -229,6 +229,7 @@ class _Play:
             now_ns,
             wall_ms=now_ns // MS,
             cost_ns=self._known.estimate_ns(trace),
+            p90_ns=trace.p90_ns,
             workers=trace.workers,
             flags=trace.asked | StatementFlags.COST_GIVEN,
         )
@@ -330,19 +331,19 @@ def _warns(trace: Trace, budget: Budget, answer: StatementAnswer, index: int) ->
 def _notes(traces: Sequence[Trace], policy: Policy, cut: int) -> Iterator[str]:
     if cut:
         yield (
-            f"{cut:,} traces said to stand for more statements than this server can have run in "
-            "that time: they are counted as the most that it can."
+            f"{cut:,} traces represent more statements than this server can have run in that "
+            "time: they count as the most that it can run."
         )
     guessed = sum(trace.estimate_ns == 0 for trace in traces)
     if guessed:
         yield (
             f"{guessed:,} traces are of statements that no budget matched, so that no estimate "
-            "was made: decided by the mean of their like."
+            "was made: the mean of similar statements decides."
         )
     drawn = [trace.weight for trace in traces if trace.weight > 1]
     if drawn:
         yield (
-            f"{len(drawn):,} of {len(traces):,} traces stand for several cheap statements each, "
+            f"{len(drawn):,} of {len(traces):,} traces represent several cheap statements each, "
             f"{sum(drawn):,.0f} together: their numbers, and how many ran at once, are estimates."
         )
     blocked = sum(trace.weight for trace in traces if trace.blocked)

@@ -8,17 +8,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from typing import Any
 
-from headgate.budgets.limits import BUDGET_SETTINGS
+from headgate.budgets.limits import BUDGET_SETTINGS, amount_told
 from headgate.budgets.parse import written_budget, written_rule
 from headgate.budgets.policy import Budget, Policy
 
 UNSET = "unset"
 
 
-class DifferenceKind(Enum):
+class DifferenceKind(StrEnum):
     BUDGET_ADDED = "budget added"
     BUDGET_REMOVED = "budget removed"
     BUDGET_CHANGED = "budget changed"
@@ -33,28 +33,18 @@ class DifferenceKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class PolicyDifference:
-    kind: DifferenceKind
+    """As it is sent, too."""
+
+    kind: str
+    """`budget added`, `budget changed`, `rule removed` and so on."""
     budget: str = ""
-    """Its name; empty for a change of the policy as a whole."""
+    """Empty for what is of the policy as a whole."""
     setting: str = ""
     before: Any = None
-    """As the document has it; None: not there, or unset."""
+    """Null: not there, or unset."""
     after: Any = None
     line: str = ""
-    """For people: `etl: rate 20 → 30`."""
-
-    def written(self) -> dict[str, Any]:
-        """JSON can hold it."""
-        given: dict[str, Any] = {"kind": self.kind.value}
-        given |= {
-            name: getattr(self, name) for name in ("budget", "setting") if getattr(self, name)
-        }
-        given |= {"before": self.before} if self.before is not None else {}
-        given |= {"after": self.after} if self.after is not None else {}
-        return given | {"line": self.line}
-
-    def __str__(self) -> str:
-        return self.line
+    """For people: `etl: rate 20% → 30%`."""
 
 
 def differences(before: Policy, after: Policy) -> list[PolicyDifference]:
@@ -119,7 +109,7 @@ def _budget_changes(was: Budget | None, now: Budget) -> Iterator[PolicyDifferenc
 
 def _whole(kind: DifferenceKind, budget: Budget, became: str, **raw: Any) -> PolicyDifference:
     given = {k: v for k, v in written_budget(budget).items() if k not in ("name", "mode", "rules")}
-    limits = ", ".join(f"{name} {_shown(value)}" for name, value in given.items())
+    limits = ", ".join(f"{name} {_shown(name, value)}" for name, value in given.items())
     count = len(budget.rules)
     rules = f"{count:,} rule{'' if count == 1 else 's'}"
     told = ", ".join(part for part in (became, budget.mode.value, limits, rules) if part)
@@ -132,7 +122,7 @@ def _setting_changes(was: Budget, now: Budget) -> Iterator[PolicyDifference]:
         if old != new:
             before = None if old is None else row.write(old)
             after = None if new is None else row.write(new)
-            line = f"{now.name}: {name} {_shown(before)} → {_shown(after)}"
+            line = f"{now.name}: {name} {_shown(name, before)} → {_shown(name, after)}"
             yield PolicyDifference(
                 DifferenceKind.BUDGET_CHANGED, now.name, name, before, after, line
             )
@@ -155,7 +145,8 @@ def _rule_changes(was: Budget, now: Budget) -> Iterator[PolicyDifference]:
         yield PolicyDifference(DifferenceKind.RULES_REORDERED, now.name, "rules", line=line)
 
 
-def _shown(value: Any) -> str:
+def _shown(name: str, value: Any) -> str:
+    value = amount_told(name, value)
     if value is None:
         return UNSET
     if isinstance(value, bool):

@@ -10,9 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from headgate.base.declared import parse_for
+from headgate.base.advice import Advice, Severity
+from headgate.base.declared import iso, parse_for
+from headgate.budgets.advice import advise
 from headgate.budgets.layers import ANOTHER, RESERVED_NAMES, merged
-from headgate.budgets.lint import advise
 from headgate.budgets.parse import parse_budget, written_budget
 from headgate.budgets.policy import Mode, Policy
 from headgate.changes.items import put
@@ -27,9 +28,7 @@ from headgate.changes.state import (
     said_by,
     stands,
 )
-from headgate.changes.time import iso
 from headgate.errors import Conflict, Fault, InvalidSettings
-from headgate.metrics.lint import Advice, Severity
 from headgate.rules.drafts import (
     UNCHANGED,
     ChangeAuthor,
@@ -47,11 +46,11 @@ MAX_BUDGETS = 10_000
 
 def set_budget(
     held: LogState,
+    asked: ChangeAuthor,
+    *,
     name: str,
     raw: Mapping[str, Any],
     reach: Reach,
-    asked: ChangeAuthor,
-    *,
     expect: int | None = None,
     new: bool = False,
 ) -> Draft:
@@ -70,11 +69,11 @@ def set_budget(
 
 def patch_budget(
     held: LogState,
+    asked: ChangeAuthor,
+    *,
     name: str,
     raw: Mapping[str, Any],
     reach: Reach,
-    asked: ChangeAuthor,
-    *,
     expect: int | None = None,
 ) -> Draft:
     """Some settings of one; null takes one out."""
@@ -98,12 +97,13 @@ def forgive_budget(
 ) -> Draft:
     """Its buckets begin empty again: its epoch rises."""
     epoch = (_standing(held, name, reach, asked).value or {}).get("epoch", 0)
-    draft = patch_budget(held, name, {"epoch": epoch + 1}, reach, asked, expect=expect)
+    raw = {"epoch": epoch + 1}
+    draft = patch_budget(held, asked, name=name, raw=raw, reach=reach, expect=expect)
     return replace(draft, action="budget.forgiven")
 
 
 def remove_budget(
-    held: LogState, name: str, reach: Reach, asked: ChangeAuthor, *, expect: int | None = None
+    held: LogState, asked: ChangeAuthor, *, name: str, reach: Reach, expect: int | None = None
 ) -> Draft:
     before = _standing(held, name, reach, asked)
     check_expected(before, expect)

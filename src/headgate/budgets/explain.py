@@ -16,6 +16,7 @@ from typing import Protocol
 from headgate.budgets.admit import BucketState, Terms, decide
 from headgate.budgets.ask import (
     NEVER,
+    Estimate,
     Limit,
     Match,
     Statement,
@@ -52,7 +53,7 @@ class Books(Protocol):
 
     def standing(self, budget: Budget, bucket_key: int, now_ns: int) -> BucketState: ...
 
-    def estimate_ns(self, ask: StatementCheck) -> int: ...
+    def estimate(self, ask: StatementCheck) -> Estimate: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +108,9 @@ class Explanation:
 
     def _decision(self) -> Iterator[str]:
         answer = self.answer
-        told = f"{answer.verdict.name.lower()}: estimated {_seconds(answer.estimate_ns)} of CPU"
+        told = f"{answer.verdict.name.lower()}: expected {_seconds(answer.estimate_ns)} of CPU"
+        if answer.p90_ns > answer.estimate_ns:
+            told += f", at most {_seconds(answer.p90_ns)} in 9 of 10 executions"
         if answer.verdict is not StatementVerdict.RUN:
             told += f", by budget {self.budgets[answer.match].name}: {_what(answer)}"
         elif not self.budgets:
@@ -131,7 +134,7 @@ def explain(
         books.standing(budget, match.bucket, ask.now_ns)
         for budget, match in zip(budgets, matched.at, strict=True)
     ]
-    answer = decide(standings, ask, books.estimate_ns(ask))
+    answer = decide(standings, ask, books.estimate(ask))
     return Explanation(
         rules=findings(rules, who, statement, now),
         budgets=tuple(_states(budgets, matched.at, standings, answer)),
@@ -171,7 +174,7 @@ def _changes(
         if limit is Limit.CONCURRENCY:
             yield f"{budget.name}: {_fewer_workers(standing, ask)}"
         elif limit is Limit.QUERY:
-            yield f"{budget.name}: {_cheaper(standing.terms, answer.estimate_ns)}"
+            yield f"{budget.name}: {_cheaper(standing.terms, answer.p90_ns)}"
         elif limit is Limit.BUCKET:
             yield f"{budget.name}: {_emptier(standing, answer.estimate_ns)}"
 
@@ -183,9 +186,9 @@ def _fewer_workers(standing: BucketState, ask: StatementCheck) -> str:
     return f"{needed - limit} of {standing.running} workers must end, or {needed} be allowed"
 
 
-def _cheaper(terms: Terms, estimate_ns: int) -> str:
+def _cheaper(terms: Terms, p90_ns: int) -> str:
     allowed_ns = terms.burst_ns or 0
-    needed = _percent_seconds(estimate_ns, terms.cpus_milli)
+    needed = _percent_seconds(p90_ns, terms.cpus_milli)
     return f"make it cheaper than {_seconds(allowed_ns)} of CPU, or raise burst to {needed}"
 
 
@@ -196,7 +199,7 @@ def _emptier(standing: BucketState, estimate_ns: int) -> str:
     needed = _percent_seconds(_owed_ns(standing) + estimate_ns, terms.cpus_milli)
     if estimate_ns > (terms.capacity_ns or 0):
         return f"it is larger than the whole capacity: make it cheaper, or raise that to {needed}"
-    only_this = decide([standing], StatementCheck(0), estimate_ns)
+    only_this = decide([standing], StatementCheck(0), Estimate(estimate_ns, estimate_ns))
     wait_s = 0.0 if only_this.retry_ns == NEVER else only_this.retry_ns / 1e9
     return f"wait {wait_s:.3f} s, or raise capacity to {needed}, or raise epoch to forgive"
 
@@ -210,7 +213,9 @@ def _what(answer: StatementAnswer) -> str:
     if answer.decided_by is Limit.CONCURRENCY:
         return f"{answer.used} of {answer.bound} workers are in use"
     if answer.decided_by is Limit.QUERY:
-        return f"{_seconds(answer.bound)} allowed for a statement"
+        return (
+            f"needs up to {_seconds(answer.used)}, {_seconds(answer.bound)} allowed for a statement"
+        )
     wait = "never fits" if answer.retry_ns == NEVER else f"fits in {_seconds(answer.retry_ns)}"
     return f"debt {_seconds(answer.used)} of {_seconds(answer.bound)}, {wait}"
 

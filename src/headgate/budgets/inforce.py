@@ -19,9 +19,11 @@ from typing import Any
 
 import structlog
 
+from headgate.base.advice import Severity
 from headgate.base.keyvalue import Put, read_object
 from headgate.base.ports import ChangeLog, Clock
 from headgate.base.supervise import beside
+from headgate.budgets.advice import advise
 from headgate.budgets.layers import (
     ANOTHER,
     EMPTY,
@@ -43,7 +45,6 @@ from headgate.budgets.layers import (
     read_wide,
     summary,
 )
-from headgate.budgets.lint import advise
 from headgate.budgets.parse import parse_policy, written
 from headgate.budgets.policy import Policy, When
 from headgate.changes.model import NOTES, OURSELVES, quoted
@@ -51,7 +52,6 @@ from headgate.changes.reach import HERE
 from headgate.changes.state import LogState
 from headgate.errors import Fault, InvalidSettings
 from headgate.history.records import AuditEntry
-from headgate.metrics.lint import Severity
 
 log = structlog.get_logger()
 

@@ -36,6 +36,7 @@ from typing import Any, Protocol, Unpack
 
 import structlog
 
+from headgate.base.advice import Advice
 from headgate.base.ports import Clock
 from headgate.base.supervise import beside
 from headgate.budgets.drafts import check_budget_room, judged, judged_cap, with_end
@@ -85,7 +86,6 @@ from headgate.errors import (
     InvalidSettings,
     StoreUnavailable,
 )
-from headgate.metrics.lint import Advice
 from headgate.rules.drafts import ChangeAuthor
 
 log = structlog.get_logger()
@@ -430,7 +430,7 @@ class Kept(Protocol):
 
 
 class BudgetRoom:
-    """Implements changefiles.Room. One with a reach beyond this agent is a whole budget, as in a
+    """Implements changes/files.Room. One with a reach beyond this agent is a whole budget, as in a
     fleet."""
 
     def __init__(self, by_database: Mapping[str, Kept]) -> None:

@@ -27,6 +27,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from headgate.base.advice import Advice, Severity
 from headgate.budgets.difference import PolicyDifference
 from headgate.budgets.difference import differences as policy_differences
 from headgate.budgets.parse import parse_budget, written_budget
@@ -35,7 +36,6 @@ from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.reach import HERE, Place, Reach
 from headgate.changes.state import Copies, is_change_of_file, said_by
 from headgate.errors import Fault, InvalidSettings
-from headgate.metrics.lint import Advice, Severity
 from headgate.rules.drafts import ChangeAuthor, taken_out
 
 Document = Mapping[str, Any]

@@ -18,7 +18,7 @@ from headgate.budgets.admit import (
     BucketState,
     Terms,
     decide,
-    fitting_ns,
+    fitting,
     lets_pass,
     never_fits,
     terms_of,
@@ -27,6 +27,7 @@ from headgate.budgets.ask import (
     MAX_COST_NS,
     NEVER,
     NO_PATTERN,
+    Estimate,
     Limit,
     Match,
     StatementAnswer,
@@ -46,10 +47,10 @@ from headgate.budgets.bucket import (
     under_terms,
 )
 from headgate.budgets.cost import (
+    NO_LINE,
     FinishedStatement,
-    MedianCost,
     Pattern,
-    estimate_ns,
+    estimate,
     informed,
     learned,
     may_try_again,
@@ -69,8 +70,10 @@ from headgate.budgets.policy import Budget
 # its debt; and a secret says which set a key belongs to, so that nobody can aim.
 
 WAYS = 16
-EACH_WAYS = 12
-"""Of them, for buckets per distinct value; the rest are for budgets' own."""
+OWN_WAYS = 4
+"""Of them, the first: for budgets' own buckets alone."""
+EACH_WAYS = WAYS - OWN_WAYS
+"""Open to buckets per distinct value."""
 PATTERN_WAYS = 4
 
 
@@ -154,10 +157,10 @@ def _way_to_fill(ways: Sequence[Bucket | None], own: bool, now_ns: int) -> int |
 
 
 def _room(bucket: Bucket | None, way: int, own: bool, now_ns: int) -> Eviction:
-    if way >= EACH_WAYS and not own:
+    if way < OWN_WAYS and not own:
         return Eviction.NONE
     if bucket is None:
-        return Eviction.RESERVED if way >= EACH_WAYS else Eviction.FREE
+        return Eviction.RESERVED if way < OWN_WAYS else Eviction.FREE
     if bucket.statements:
         return Eviction.NONE
     if bucket.empty_at_ns <= now_ns:
@@ -250,7 +253,8 @@ class Ledger:
         """`secret`: by which buckets are spread over the table; 0: by their keys alone."""
         self.cpus_milli = cpus_milli
         self.workers = workers
-        self.host = MedianCost()
+        self.host = NO_LINE
+        """Of all patterns."""
         self.counts: dict[int, BudgetTotals] = {}
         """By the budget's key."""
         self._buckets = BucketTable(buckets, secret)
@@ -266,11 +270,11 @@ class Ledger:
         for match in matches:
             self._take_over(budgets[match.budget], match.bucket, ask.now_ns)
         standings = [self.standing(budgets[m.budget], m.bucket, ask.now_ns) for m in matches]
-        answer = decide(standings, ask, self.estimate_ns(ask))
-        pattern, asked_ns = self.pattern(ask.pattern), answer.estimate_ns
-        if not never_fits(answer) or not may_try_again(ask, pattern, asked_ns):
+        estimated = self.estimate(ask)
+        answer, pattern = decide(standings, ask, estimated), self.pattern(ask.pattern)
+        if not never_fits(answer) or not may_try_again(ask, pattern, estimated.mean_ns):
             return answer
-        return decide(standings, ask, fitting_ns(standings, asked_ns))
+        return decide(standings, ask, fitting(standings, estimated))
 
     def _take_over(self, budget: Budget, bucket_key: int, now_ns: int) -> None:
         terms, bucket = self._terms(budget), self.bucket(bucket_key)
@@ -290,8 +294,8 @@ class Ledger:
         owed = owed_ns(now.empty_at_ns, now_ns) if terms.drain_mpct else 0
         return BucketState(terms, bucket.workers, owed)
 
-    def estimate_ns(self, ask: StatementCheck) -> int:
-        return estimate_ns(ask, self.pattern(ask.pattern), self.host)
+    def estimate(self, ask: StatementCheck) -> Estimate:
+        return estimate(ask, self.pattern(ask.pattern), self.host)
 
     def bucket(self, key: int) -> Bucket | None:
         return self._buckets.find(key)
@@ -316,7 +320,7 @@ class Ledger:
         if not answer.admitted:
             return answer, None
         pattern = self.pattern(ask.pattern)
-        if pattern is not None and answer.estimate_ns < self.estimate_ns(ask):
+        if pattern is not None and answer.p90_ns < self.estimate(ask).p90_ns:
             # A trial: others of the pattern wait until this one has ended, and longer.
             self._patterns.put(replace(pattern, last_ns=ask.now_ns))
         taken = (
@@ -342,7 +346,7 @@ class Ledger:
         return self._hold(own, terms, match, answer.estimate_ns, ask)
 
     def _hold(
-        self, own: int, terms: Terms, match: Match, estimate: int, ask: StatementCheck
+        self, own: int, terms: Terms, match: Match, cost_ns: int, ask: StatementCheck
     ) -> BudgetHolding:
         if not terms.keeps_anything:
             return BudgetHolding(match.bucket, own)
@@ -355,7 +359,7 @@ class Ledger:
         charge = None
         if terms.drain_mpct:
             before_ns = bucket.refunded_ns
-            drains_in_ns = drain_ns(estimate, terms.drain_mpct, self.cpus_milli)
+            drains_in_ns = drain_ns(cost_ns, terms.drain_mpct, self.cpus_milli)
             bucket = charged(bucket, drains_in_ns, ask.now_ns)
             charge = Charge(drains_in_ns, bucket.empty_at_ns, before_ns)
         self._buckets.put(place, bucket)
@@ -408,7 +412,10 @@ class Ledger:
     ) -> None:
         """Gives back, charges the difference between estimate and actual, and learns."""
         ask, actual_ns = holding.ask, min(actual_ns, MAX_COST_NS)
-        run = FinishedStatement(ask.plan_cost, holding.estimate_ns, actual_ns, ask.flags, aborted)
+        run = FinishedStatement(
+            ask.plan_cost, holding.estimate_ns, actual_ns, ask.flags, aborted, ask.shape
+        )
+        calls = 1
         for held in self.pause(holding).held:
             self._counts(held.budget_key).charged_ns += actual_ns
             if held.place is not None:
@@ -416,8 +423,10 @@ class Ledger:
                 self._buckets.put(held.place, _settled(bucket, held, run, now_ns, self.cpus_milli))
         if ask.pattern > NO_PATTERN and not ask.flags & StatementFlags.COST_GIVEN:
             known = self.pattern(ask.pattern)
-            self._patterns.put(learned(known or Pattern(ask.pattern), run, now_ns))
-        self.host = informed(self.host, run)
+            learnt = learned(known or Pattern(ask.pattern), run, now_ns)
+            self._patterns.put(learnt)
+            calls = learnt.calls
+        self.host = informed(self.host, run, calls)
 
     def _counted(self, held: BudgetHolding, ask: StatementCheck, *, is_so: bool) -> BudgetHolding:
         if held.place is None or held.counted is is_so:

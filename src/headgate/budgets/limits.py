@@ -15,7 +15,6 @@ from headgate.base.declared import (
     Reader,
     Setting,
     Table,
-    flag,
     one_of,
     or_text,
     parse_date_time,
@@ -31,6 +30,7 @@ from headgate.budgets.policy import (
     MAX_EACHES,
     MAX_EXEMPT,
     MAX_RULES,
+    InTransaction,
     Mode,
     UnknownHealth,
     When,
@@ -94,6 +94,16 @@ def amount_of(kind: str, text: str) -> int | float:
         raise ValueError(f"is {text!r}, must be {AMOUNTS[kind]}") from None
     amount = round(amount if kind == "seconds" else 100 * amount, 6)
     return int(amount) if amount.is_integer() else amount
+
+
+def amount_told(name: str, value: Any) -> Any:
+    """The setting of a budget as it is typed, with its unit; another value as it is."""
+    row = BUDGET_SETTINGS.get(name)
+    if row is None or row.kind not in AMOUNTS or not isinstance(value, int | float):
+        return value
+    if row.kind == "percent":
+        return f"{value:g}%"
+    return f"{value if row.kind == 'seconds' else value / 100:g}s"
 
 
 # --- readers -------------------------------------------------------------------------------
@@ -292,29 +302,31 @@ BUDGET_SETTINGS: dict[str, LimitSetting] = {
             write=_value,
         ),
         _thousandths(
-            "rate", "rate_mpct", "Share of the server's CPUs for the long run, by which the "
-            "bucket drains. 0 blocks everything.", **_PERCENT,
+            "rate", "rate_mpct", "Server share: the part of the server's CPUs that it may use "
+            "over time. 0 blocks everything.", **_PERCENT,
         ),
         _thousandths(
-            "capacity", "capacity_mpcts", "Size of the bucket: the most debt at once. 100 is "
-            "one second of the whole server. 0 blocks everything.", **_SERVER_SECONDS,
+            "capacity", "capacity_mpcts", "Burst limit: how much it may use at once, as debt "
+            "that drains at `rate`. 100 is one second of the whole server. 0 blocks everything.",
+            **_SERVER_SECONDS,
         ),
         _thousandths(
-            "burst", "burst_mpcts", "Most that one statement may be estimated to cost, in the "
-            "same unit. 0 blocks everything.", **_SERVER_SECONDS,
+            "burst", "burst_mpcts", "Per-query limit: the estimated cost of one statement, as p90, "
+            "in the unit of `capacity`. 0 blocks everything.", **_SERVER_SECONDS,
         ),
         _thousandths(
-            "concurrency", "concurrency_mpct", "Share of the server's worker processes "
-            "(Postgres: `max_connections`) at once, rounded up. 0 blocks everything.", **_PERCENT,
+            "concurrency", "concurrency_mpct", "Concurrency limit: share of the server's "
+            "worker processes (Postgres: `max_connections`), rounded up. 0 blocks everything.",
+            **_PERCENT,
         ),
         _whole(
-            "max_workers", "Instead of `concurrency`: the number of them. 0 blocks everything.",
+            "max_workers", "Instead of `concurrency`: how many processes. 0 blocks everything.",
             MAX_WORKERS, read=_optional(whole(0, MAX_WORKERS)), unit="workers",
             shown_default="unlimited",
         ),
         _thousandths(
-            "warning_threshold", "warning_mpct", "Of an enforced budget: warn from this share of "
-            "capacity, burst or concurrency on.", unset="none", **_PERCENT,
+            "warning_threshold", "warning_mpct", "In `enforce` mode: warn from this share of "
+            "`capacity`, `burst` or `concurrency` on.", unset="none", **_PERCENT,
         ),
         LimitSetting(
             "when", "`always`, or `unhealthy`: only while the health gate is shut.",
@@ -322,9 +334,11 @@ BUDGET_SETTINGS: dict[str, LimitSetting] = {
             write=_value,
         ),
         LimitSetting(
-            "in_transaction", "Whether it may block or delay a statement inside an open "
-            "transaction, which holds locks.",
-            flag, False, field="in_transaction", kind="true or false",
+            "in_transaction", "What happens to a statement over a limit, inside a transaction "
+            "that its client has begun: `charge` (it is charged and runs), or `block` (blocked or "
+            "delayed as outside). Every statement is charged; a limit of 0 always blocks.",
+            one_of(InTransaction), InTransaction.CHARGE, field="in_transaction", kind="choice",
+            choices=_choices(InTransaction), write=_value,
         ),
         _thousandths(
             "max_delay_s", "max_delay_ms", "A statement that will fit within this time waits for "
@@ -336,7 +350,7 @@ BUDGET_SETTINGS: dict[str, LimitSetting] = {
             kind="seconds", high=1, unit="s", default=50,
         ),
         _whole(
-            "max_delayed", "Sessions that it may delay at once, by delay or penalty; the next "
+            "max_delayed", "How many sessions it may delay at once, by delay or penalty; the next "
             "one gets its error at once.", MAX_DELAYED, default=100, unit="sessions",
         ),
         _whole("epoch", "Raise it to clear the budget's debt.", MAX_EPOCH, default=0),

@@ -15,13 +15,22 @@ from typing import TypeVar
 
 import structlog
 
-from headgate.base.names import OTHER
+from headgate.base.names import OTHER, parse_identity
 from headgate.base.ports import BudgetMeter, Clock
 from headgate.base.supervise import beside
-from headgate.budgets.readings import NOTHING_COUNTED, BudgetCounts, BudgetReadings
-from headgate.errors import HeadgateError
+from headgate.budgets.readings import (
+    NOTHING_COUNTED,
+    BudgetCounts,
+    BudgetReadings,
+    ClientTally,
+)
+from headgate.check.model import Check, Verdict
+from headgate.check.snapshot import Counted
+from headgate.errors import HeadgateError, InvalidName
+from headgate.history.recorder import BUDGET, RULE
 from headgate.history.records import BudgetMinute
 from headgate.metrics.samples import Instant
+from headgate.rules.matching import RuleBook, throttles
 
 log = structlog.get_logger()
 
@@ -51,6 +60,8 @@ class BudgetWatch:
         self._before: BudgetReadings | None = None
         self._labelled: dict[str, None] = {}
         self.minutes = ViolationMinutes(database)
+        self._clients: dict[str, ClientTally] = {}
+        """What was decided since it was last taken."""
         self.rates = Rates()
         self.readings: BudgetReadings | None = None
         """The newest; None while they cannot be read."""
@@ -80,12 +91,29 @@ class BudgetWatch:
         if self._before is not None and self._before.started_ms != readings.started_ms:
             log.warning("budgets.counted_anew", database=self.database)
         self.minutes.add(violations, now.wall_s)
+        self._note_clients(readings)
         for name in readings.budgets:
             if len(self._labelled) >= MAX_LABELLED:
                 break
             self._labelled.setdefault(name)
         self.readings = self._before = readings
         self.read_at, self.fault = now, ""
+
+    def _note_clients(self, readings: BudgetReadings) -> None:
+        before = self._before
+        if before is None and readings.started_ms < self._began_ms:
+            return  # Nobody knows when that was.
+        known: Mapping[str, ClientTally] = {}
+        if before is not None and before.started_ms == readings.started_ms:
+            known = before.clients
+        for name, tally in readings.clients.items():
+            new = tally.since(known.get(name, ClientTally()))
+            if any(new[:3]):
+                self._clients[name] = new
+
+    def drain_clients(self) -> Mapping[str, ClientTally]:
+        drained, self._clients = self._clients, {}
+        return drained
 
     def _earlier(self, readings: BudgetReadings) -> Mapping[str, BudgetCounts]:
         """What had been counted before. The first look does not know what came when, unless the
@@ -116,6 +144,33 @@ class BudgetWatch:
 
     def label(self, budget: str) -> str:
         return budget if budget in self._labelled else OTHER
+
+
+def decisions_of(
+    clients: Mapping[str, ClientTally], database: str, rules: RuleBook, wall_s: float
+) -> Iterator[Counted]:
+    """As the log of decisions has them, by client."""
+    for name, tally in clients.items():
+        try:
+            check = Check(parse_identity(name), database)
+        except InvalidName:
+            continue  # Memory that a server shares may say anything.
+        rule = rules.applied(check.identity, database, wall_s).reject
+        held = rule is not None and rule.rejects_all
+        by_rule = Verdict.ON_HOLD if held else Verdict.REJECTED_BY_RATIO
+        rows = (
+            (Verdict.OK, "", tally.admitted, ""),
+            (Verdict.OVER_BUDGET, f"{BUDGET}{tally.last_budget}", tally.by_budget, ""),
+            (
+                by_rule,
+                f"{RULE}{rule.id}" if rule else f"{RULE}ended",
+                tally.by_rule,
+                throttles(rule) if rule else "",
+            ),
+        )
+        for verdict, by, times, reason in rows:
+            if times > 0:
+                yield Counted(check, verdict, by, times, reason=reason)
 
 
 NO_BUDGETS: Mapping[str, BudgetCounts] = MappingProxyType({})

@@ -13,6 +13,8 @@ from enum import Enum
 from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import NamedTuple
 
+from headgate.budgets.identity import NO_SERVER_RULES, ServerRules
+
 SYSTEM_KEYS = (
     "username",
     "database",
@@ -48,6 +50,14 @@ class When(Enum):
     ALWAYS = "always"
     UNHEALTHY = "unhealthy"
     """It applies only while the health gate says that the database is not healthy."""
+
+
+class InTransaction(Enum):
+    """What a budget does to a statement inside a transaction that its client has begun."""
+
+    CHARGE = "charge"
+    """It is charged and runs: blocking it would lose the work of a client that holds locks."""
+    BLOCK = "block"
 
 
 class UnknownHealth(Enum):
@@ -179,8 +189,7 @@ class Budget:
     warning_mpct: int | None = None
     """Of capacity, burst and concurrency."""
     when: When = When.ALWAYS
-    in_transaction: bool = False
-    """Whether it may block and delay inside an open transaction."""
+    in_transaction: InTransaction = InTransaction.CHARGE
     max_delay_ms: int = 0
     penalty_ms: int = 50
     max_delayed: int = 100
@@ -191,14 +200,15 @@ class Budget:
     rules: tuple[BudgetRule, ...] = ()
 
     @property
-    def is_shut(self) -> bool:
-        """An explicit 0 admits nothing: it is how a statement is switched off."""
+    def admits_nothing(self) -> bool:
+        """An explicit 0 in any limit blocks all that it matches: a statement is switched off."""
         limits = (self.rate_mpct, self.capacity_mpcts, self.burst_mpcts)
         return 0 in (*limits, self.concurrency_mpct, self.max_workers)
 
     def lets_pass(self, *, in_transaction: bool) -> bool:
         """A client inside a transaction may hold locks that others wait for."""
-        return in_transaction and not self.in_transaction and not self.is_shut
+        charges = self.in_transaction is InTransaction.CHARGE
+        return in_transaction and charges and not self.admits_nothing
 
     def workers_allowed(self, workers: int) -> int | None:
         """Of the server's `workers`, how many may work for it at once; None: any number."""
@@ -207,18 +217,6 @@ class Budget:
         if self.concurrency_mpct is None:
             return None
         return -(-self.concurrency_mpct * workers // 100_000)
-
-    @property
-    def admits_nothing(self) -> bool:
-        """An explicit 0 in any limit blocks all that it matches."""
-        limits = (
-            self.rate_mpct,
-            self.capacity_mpcts,
-            self.burst_mpcts,
-            self.concurrency_mpct,
-            self.max_workers,
-        )
-        return 0 in limits
 
     @property
     def has_limit(self) -> bool:
@@ -237,6 +235,8 @@ class Policy:
     health_unknown: UnknownHealth = UnknownHealth.HEALTHY
     exempt_usernames: tuple[str, ...] = ()
     """Database users that no rule ever applies to."""
+    ruling: ServerRules = NO_SERVER_RULES
+    """Of operators, not of the document: added when it is published."""
 
     @property
     def kept(self) -> tuple[Budget, ...]:

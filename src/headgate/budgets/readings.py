@@ -70,6 +70,8 @@ class BudgetCounts:
     """Of CPU, of what was admitted."""
     charged_ns: int = 0
     """What it came to."""
+    wall_ns: int = 0
+    """How long that ran, by the clock: with waits for locks and disks."""
     passed: int = 0
     """Over a limit, but inside a transaction."""
     sleeping: int = 0
@@ -119,9 +121,30 @@ class PatternReading:
     k: float | None
     """CPU ns per unit of plan cost; None before there is one."""
     cpu_mean_ns: float
+    """Of a typical execution, the recent ones weighted more."""
+    cpu_p90_ns: float
+    """Nine of ten executions stay below it."""
     error: float
     """Mean of |estimate - actual| / actual."""
     cpu_total_ns: int
+    wall_total_ns: int = 0
+
+
+class ClientTally(NamedTuple):
+    """Decisions about one client's statements, since the server's start."""
+
+    admitted: int = 0
+    by_budget: int = 0
+    by_rule: int = 0
+    last_budget: str = ""
+
+    def since(self, before: ClientTally) -> ClientTally:
+        return ClientTally(
+            self.admitted - before.admitted,
+            self.by_budget - before.by_budget,
+            self.by_rule - before.by_rule,
+            self.last_budget,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,3 +171,5 @@ class BudgetReadings:
     budgets: Mapping[str, BudgetCounts] = field(default_factory=lambda: MappingProxyType({}))
     buckets: tuple[BucketReading, ...] = ()
     patterns: tuple[PatternReading, ...] = ()
+    clients: Mapping[str, ClientTally] = field(default_factory=lambda: MappingProxyType({}))
+    """By name; those beyond the server's table are `others` together."""

@@ -7,7 +7,6 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from headgate.budgets.api import DifferenceDoc
 from headgate.budgets.consequences import (
     BY_KEYS,
     Fate,
@@ -16,6 +15,7 @@ from headgate.budgets.consequences import (
     ReplayTally,
     together,
 )
+from headgate.budgets.difference import PolicyDifference
 from headgate.changes.api import Log
 
 MAX_ROWS = 500
@@ -100,7 +100,7 @@ class BudgetReplayDoc(msgspec.Struct, frozen=True):
     """By budget and minute or hour, in order."""
     more_steps: int
     """Number of older rows that were left out."""
-    difference: Sequence[DifferenceDoc]
+    difference: Sequence[PolicyDifference]
     """Changes to the policy in force."""
     difference_total: int
     notes: Sequence[str]

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from starlette.responses import Response
 
-from headgate.base.declared import unknown
+from headgate.base.declared import iso, unknown
 from headgate.base.ports import Clock
-from headgate.budgets.api import difference_docs
+from headgate.budgets.api import MAX_DIFFERENCES
 from headgate.budgets.consequences import BY_KEYS, ReplayOutcome
 from headgate.budgets.counterfactual import (
     HOUR_S,
@@ -30,15 +30,13 @@ from headgate.budgets.replay_api import (
     step_docs,
     tally_doc,
 )
-from headgate.budgets.routes import NO_LOGS, BudgetLogs
 from headgate.budgets.service import Budgets, Controlled
 from headgate.budgets.traces import Trace, thinned
 from headgate.budgets.tracing import TraceMemory
 from headgate.changes.api import Log
+from headgate.changes.logs import NO_FLEET, NO_LOGS, ChangeLogs
 from headgate.changes.model import OURSELVES
 from headgate.errors import InvalidRequest
-from headgate.fleet.routes import NO_FLEET
-from headgate.history.looking import iso
 from headgate.http.documents import json_response
 from headgate.http.routes import Call, Route
 
@@ -62,7 +60,7 @@ class ReplayInput:
 class BudgetReplay:
     """A handler, as Control's."""
 
-    def __init__(self, budgets: Budgets | None, clock: Clock, logs: BudgetLogs = NO_LOGS) -> None:
+    def __init__(self, budgets: Budgets | None, clock: Clock, logs: ChangeLogs = NO_LOGS) -> None:
         self._budgets = budgets
         self._clock = clock
         self._logs = logs
@@ -82,7 +80,7 @@ class BudgetReplay:
             async with asyncio.timeout(MAX_S), self._free:
                 doc = await asyncio.to_thread(_played, controlled, change, wanted)
         except TimeoutError:
-            message = f"replaying took longer than {MAX_S:g} s; ask for less (--last 10m)"
+            message = f"replaying took longer than {MAX_S:g} s; ask for less (--since 10m)"
             raise InvalidRequest(message, status=503) from None
         return json_response(doc)
 
@@ -178,7 +176,7 @@ def _played(controlled: Controlled, change: EditionChange, wanted: ReplayInput) 
         more_clients=max(0, len(clients) - MAX_ROWS),
         steps=steps[-MAX_ROWS:],
         more_steps=max(0, len(steps) - MAX_ROWS),
-        difference=difference_docs(found),
+        difference=found[:MAX_DIFFERENCES],
         difference_total=len(found),
         notes=[*wanted.notes, *_left_out(wanted, known, outcome), *outcome.notes],
     )

@@ -1,5 +1,5 @@
 """Budgets over HTTP.   Control ──► Budgeting ──► PolicyKeeper: of a database, at this agent
-                                       └──reach──► BudgetLogs ──► OwnBook: of a shard that it leads
+                                       └──reach──► ChangeLogs ──► OwnBook: of a shard that it leads
                                                        └──► ChangeBook: of a fleet
 
 All are answered alike. A shard's is in force here when it is acknowledged, with how many agents
@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import zlib
 from asyncio import to_thread
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from starlette.responses import Response
 
+from headgate.base.declared import iso
 from headgate.base.ports import Clock, Store
 from headgate.budgets.api import (
+    MAX_DIFFERENCES,
     BudgetDoc,
     CapBody,
-    DifferenceDoc,
     ExplainStatementBody,
     LintDoc,
     OutletDoc,
@@ -33,12 +34,19 @@ from headgate.budgets.api import (
     StatementExplainDoc,
     ViolationsDoc,
     budget_doc,
-    difference_docs,
     state_doc,
     state_of,
     violations_doc,
 )
-from headgate.budgets.drafts import EVERY, cap_budgets, forgive_budget
+from headgate.budgets.difference import PolicyDifference
+from headgate.budgets.drafts import (
+    EVERY,
+    cap_budgets,
+    forgive_budget,
+    patch_budget,
+    remove_budget,
+    set_budget,
+)
 from headgate.budgets.keeper import NoSuchBudget, budget_in
 from headgate.budgets.layers import Edition, EditionChange, budgets_of
 from headgate.budgets.limits import budget_schema, policy_schema
@@ -55,19 +63,17 @@ from headgate.budgets.views import (
     statements_known,
 )
 from headgate.changes.api import difference_docs as item_difference_docs
-from headgate.changes.book import ChangeBook, NoSuchItem
-from headgate.changes.exchange import Exchange
+from headgate.changes.book import NoSuchItem
 from headgate.changes.exchange_api import copies_doc
+from headgate.changes.logs import NO_LOGS, REACH, ChangeLogs
 from headgate.changes.model import Change, ChangeKind
-from headgate.changes.own import OwnBook
 from headgate.changes.reach import HERE, Level, Reach, parse_reach
-from headgate.changes.state import ChangeMade, is_change_of_file, said_by
+from headgate.changes.state import ChangeMade, Draft, is_change_of_file, said_by
 from headgate.check.questions import Span, about
 from headgate.errors import Fault, InvalidRequest, InvalidSettings, StoreUnavailable
 from headgate.fleet.api import reached_doc
-from headgate.fleet.routes import NO_FLEET
-from headgate.history.looking import Turns, iso, json_in_thread
-from headgate.http.documents import SECURITY_HEADERS, UnderWay, etag, json_response, seconds
+from headgate.history.looking import Turns, json_in_thread
+from headgate.http.documents import SECURITY_HEADERS, etag, json_response, seconds
 from headgate.http.routes import (
     Call,
     Caller,
@@ -78,7 +84,7 @@ from headgate.http.routes import (
     Route,
     SettingsBody,
 )
-from headgate.rules.routes import REACH, REACH_SETTINGS
+from headgate.rules.routes import REACH_SETTINGS
 from headgate.rules.settings import RULE_SETTINGS
 
 MAX_MINUTES_READ = 50_000
@@ -118,45 +124,65 @@ class ViolationsQuery(msgspec.Struct, frozen=True):
     budget: Annotated[str, about("Only of this one.")] = ""
 
 
-class BudgetLogs(NamedTuple):
-    """Where budgets are kept that reach beyond one agent."""
+class _Lookup:
+    """What a request is about: which database's budgets, and for which part of the fleet."""
 
-    own: OwnBook | None = None
-    fleet: ChangeBook | None = None
-    exchange: Exchange | None = None
+    def __init__(self, given: Budgets | None, logs: ChangeLogs) -> None:
+        self.given = given
+        self._logs = logs
 
-    async def reach(self, given: Reach | None, database: str = "") -> Reach:
-        """How far a change reaches; InvalidRequest where another agent has to make it."""
-        if self.exchange is None:
-            return given or HERE
-        return await self.exchange.lead.reach(given, [database] if database else ())
+    @property
+    def budgets(self) -> Budgets:
+        if self.given is None:
+            raise InvalidRequest("this agent keeps no budgets", status=404)
+        return self.given
 
-    async def looked_for(self, given: Reach) -> Reach:
-        """Of one that is only looked at: any agent of a shard has its own."""
-        return given if given.level is Level.SHARD else await self.reach(given)
+    def controlled(self, call: Call[Any, Any]) -> Controlled:
+        database, known = call.place("database"), self.budgets.by_database
+        if database == EVERY and len(known) == 1:
+            (database,) = known  # At this agent, all of them are that one.
+        return self.budgets.of(database)
 
-    def is_shared(self, reach: Reach) -> bool:
-        """Whether the agents of a shard exchange it."""
-        return self.exchange is not None and self.exchange.lead.shares(reach)
+    async def reach(
+        self, call: Call[Any, Any], asked: str | None = None, said: Any = None
+    ) -> Reach:
+        """As the query or the body says; else as the budget was set. A new one, and a change of one
+        that the settings file has, is for the shard that this agent leads (Exchange.reach)."""
+        given, database, name = _reach_given(asked, said), *map(call.place, ("database", "name"))
+        known = None if self.given is None else self.given.by_database.get(database)
+        if given is not None or known is None:
+            return await self._logs.reach(given, "" if database == EVERY else database)
+        if (found := self._set_for(known.edition, name)) is not None:
+            return found
+        reach = await self._logs.reach(None, database)
+        # It may have waited for others, who brought that budget.
+        return self._set_for(known.edition, name) or reach
 
-    def reach_of(self, edition: Edition, name: str) -> Reach | None:
+    def _set_for(self, edition: Edition, name: str) -> Reach | None:
         """As the budget was set; None: there is none, or the settings file has it."""
         shared = edition.of_shard(name)
-        if shared is not None and self.is_shared(shared.reach):
+        if shared is not None and self._logs.is_shared(shared.reach):
             return shared.reach
         is_there = edition.budget(name) is not None
         if is_there and edition.origin(name) == "file":
             return None
         return HERE if is_there or name in edition.changes.budgets else None
 
-    def book(self, reach: Reach) -> ChangeBook:
-        book = self.own if self.is_shared(reach) else self.fleet
-        if book is None:
-            raise InvalidRequest(NO_FLEET, status=409, field=REACH)
-        return book
-
-
-NO_LOGS = BudgetLogs()
+    def kept_by(self, call: Call[Any, Any], reach: Reach) -> Controlled | None:
+        """Whose policy a change is of: at this agent, or for its shard of what the settings file
+        has. None: the change is of a whole budget that reaches beyond this agent."""
+        if reach == HERE:
+            return self.controlled(call)
+        name, database = call.place("name"), call.place("database")
+        known = {} if self.given is None else self.given.by_database
+        if database == EVERY and len(known) == 1:
+            (database,) = known
+        if database not in known or not self._logs.is_shared(reach):
+            return None
+        edition = known[database].edition
+        shared = edition.fleet.get(name)
+        is_of_file = name in budgets_of(edition.file) and (shared is None or not shared.whole)
+        return known[database] if is_of_file else None
 
 
 class Budgeting:
@@ -167,35 +193,45 @@ class Budgeting:
         budgets: Budgets | None,
         store: Store,
         clock: Clock,
-        logs: BudgetLogs = NO_LOGS,
+        logs: ChangeLogs = NO_LOGS,
         turns: Turns | None = None,
     ) -> None:
-        self._given = budgets
+        self._lookup = _Lookup(budgets, logs)
         self._store = store
         self._clock = clock
         self._logs = logs
-        self._under_way = UnderWay()
         self._turns = turns or Turns()
 
     # --- looking ---------------------------------------------------------------------------
 
     async def policies(self, call: Call[PickQuery, None]) -> Response:
-        now, health_of, pick = self._clock.now().wall_s, self._budgets.health_of, call.query.pick
-        each = [(one, health_of(name)) for name, one in sorted(self._budgets.by_database.items())]
+        now, health_of, pick = (
+            self._clock.now().wall_s,
+            self._lookup.budgets.health_of,
+            call.query.pick,
+        )
+        each = [
+            (one, health_of(name)) for name, one in sorted(self._lookup.budgets.by_database.items())
+        ]
         return await json_in_thread(
             lambda: PoliciesDoc([policy_doc(one, healthy, now, pick) for one, healthy in each])
         )
 
     async def policy(self, call: Call[PickQuery, None]) -> Response:
-        controlled, pick = self._controlled(call), call.query.pick
-        healthy, now = self._budgets.health_of(controlled.plan.database), self._clock.now().wall_s
+        controlled, pick = self._lookup.controlled(call), call.query.pick
+        healthy, now = (
+            self._lookup.budgets.health_of(controlled.plan.database),
+            self._clock.now().wall_s,
+        )
         response = await json_in_thread(lambda: policy_doc(controlled, healthy, now, pick))
         response.headers.update(etag(controlled.edition.revision))
         return response
 
     async def budget(self, call: Call[BudgetQuery, None]) -> Response:
         name, given = call.place("name"), _reach_given(call.query.reach)
-        reach = HERE if given is None else await self._logs.looked_for(given)
+        reach = given or HERE
+        if given is not None and given.level is not Level.SHARD:
+            reach = await self._logs.reach(given)  # Of a shard's, any of its agents has its own.
         if reach != HERE:
             # As the log has it, whether or not it is in force here.
             item = (await self._logs.book(reach).items()).budget(name, reach)
@@ -205,13 +241,13 @@ class Budgeting:
                 is_shared, wall_s = self._logs.is_shared(reach), self._clock.now().wall_s
                 doc = _item_doc(item, wall_s, is_shared=is_shared)
                 return json_response(doc, headers=etag(item.n))
-        controlled = self._controlled(call)
+        controlled = self._lookup.controlled(call)
         budget_in(controlled.edition.document, name, controlled.plan.database)
         doc = self._one(controlled, controlled.edition, name)
         return json_response(doc, headers=etag(doc.revision))
 
     async def state(self, call: Call[StateQuery, None]) -> Response:
-        controlled, brief = self._controlled(call), not call.query.statements
+        controlled, brief = self._lookup.controlled(call), not call.query.statements
         watch, now = controlled.watch, self._clock.now()
         published = [o.published for o in controlled.publisher.outlets if o.published]
         read_at = watch.read_at if watch else None
@@ -229,8 +265,8 @@ class Budgeting:
         )
 
     async def violations(self, call: Call[ViolationsQuery, None]) -> Response:
-        database, since_s = self._controlled(call).plan.database, seconds(call.query.since)
-        await self._budgets.flush()
+        database, since_s = self._lookup.controlled(call).plan.database, seconds(call.query.since)
+        await self._lookup.budgets.flush()
         until = int(self._clock.now().wall_s // 60)
         since = max(0, int((self._clock.now().wall_s - since_s) // 60))
         async with self._turns.look(call.request):
@@ -246,12 +282,13 @@ class Budgeting:
         return await json_in_thread(lambda: violations_doc(database, found, span, whole=whole))
 
     async def explain(self, call: Call[None, ExplainStatementBody]) -> Response:
-        controlled, body = self._controlled(call), call.body
-        healthy, wall_ms = self._budgets.health_of(controlled.plan.database), controlled.wall_ms
-        return json_response(await to_thread(explained, controlled, body, healthy, wall_ms))
+        controlled, body = self._lookup.controlled(call), call.body
+        healthy = self._lookup.budgets.health_of(controlled.plan.database)
+        found = await to_thread(explained, controlled, body, healthy, controlled.wall_ms)
+        return json_response(found)
 
     async def lint(self, call: Call[None, dict[str, Any]]) -> Response:
-        change = await self._controlled(call).book.judge(call.body)
+        change = await self._lookup.controlled(call).book.judge(call.body)
 
         def judged() -> LintDoc:
             after = change.after
@@ -260,7 +297,7 @@ class Budgeting:
                 budgets=len(after.policy.budgets),
                 rules=sum(len(budget.rules) for budget in after.policy.budgets),
                 advice=[str(advice) for advice in after.advice],
-                difference=difference_docs(found),
+                difference=found[:MAX_DIFFERENCES],
                 difference_total=len(found),
             )
 
@@ -276,7 +313,7 @@ class Budgeting:
             draft = partial(cap_budgets, mode=call.body.mode_cap, reach=reach)
             switching = self._logs.book(reach).make(draft, **kw)
             return await self._changed_beyond(call, switching, reach, EVERY, call.body.mode_cap)
-        controlled = self._controlled(call)
+        controlled = self._lookup.controlled(call)
         capping = controlled.book.cap(call.body.mode_cap, **call.change)
         return await self._changed(controlled, capping)
 
@@ -284,13 +321,11 @@ class Budgeting:
         kw, name = call.change, call.place("name")
         new = call.request.headers.get("if-none-match", "").strip() == "*"
         given = {key: value for key, value in call.body.items() if value is not None}
-        reach = await self._reach(call, call.query.reach, given.pop(REACH, None))
+        reach = await self._lookup.reach(call, call.query.reach, given.pop(REACH, None))
         is_said = call.query.reach is not None or REACH in call.body
-        controlled = None if is_said and reach != HERE else self._kept_by(call, reach)
+        controlled = None if is_said and reach != HERE else self._lookup.kept_by(call, reach)
         if controlled is None:
-            book = self._logs.book(reach)
-            setting = book.set_budget(name, given, reach=reach, new=new, **kw)
-            return await self._changed_beyond(call, setting, reach)
+            return await self._made_beyond(call, reach, set_budget, raw=given, new=new)
         was_there = controlled.edition.budget(name) is not None
         change = controlled.book.set_budget(name, given, new=new, reach=reach, **kw)
         created = not was_there and not kw["dry_run"]
@@ -298,65 +333,39 @@ class Budgeting:
 
     async def patch_budget(self, call: Call[Reaching, dict[str, Any]]) -> Response:
         kw, name = call.change, call.place("name")
-        reach = await self._reach(call, call.query.reach, call.body.get(REACH))
+        reach = await self._lookup.reach(call, call.query.reach, call.body.get(REACH))
         given = {key: value for key, value in call.body.items() if key != REACH}
-        if (controlled := self._kept_by(call, reach)) is None:
-            patching = self._logs.book(reach).patch_budget(name, given, reach=reach, **kw)
-            return await self._changed_beyond(call, patching, reach)
+        if (controlled := self._lookup.kept_by(call, reach)) is None:
+            return await self._made_beyond(call, reach, patch_budget, raw=given)
         change = controlled.book.patch_budget(name, given, reach=reach, **kw)
         return await self._changed(controlled, change, name)
 
     async def delete_budget(self, call: Call[Reaching, None]) -> Response:
         kw, name = call.change, call.place("name")
-        reach = await self._reach(call, call.query.reach)
-        if (controlled := self._kept_by(call, reach)) is None:
-            removal = self._logs.book(reach).remove_budget(name, reach=reach, **kw)
-            return await self._changed_beyond(call, removal, reach)
+        reach = await self._lookup.reach(call, call.query.reach)
+        if (controlled := self._lookup.kept_by(call, reach)) is None:
+            return await self._made_beyond(call, reach, remove_budget)
         removing = controlled.book.remove(name, reach=reach, **kw)
         return await self._changed(controlled, removing, name)
 
     async def forgive(self, call: Call[DryRun, None]) -> Response:
-        self._controlled(call)
-        name, kw, reach = call.place("name"), call.change, await self._reach(call)
-        if (controlled := self._kept_by(call, reach)) is None:
-            expect = kw.pop("expect")
-            draft = partial(forgive_budget, name=name, reach=reach, expect=expect)
-            return await self._changed_beyond(call, self._logs.book(reach).make(draft, **kw), reach)
+        self._lookup.controlled(call)
+        name, kw, reach = call.place("name"), call.change, await self._lookup.reach(call)
+        if (controlled := self._lookup.kept_by(call, reach)) is None:
+            return await self._made_beyond(call, reach, forgive_budget)
         forgiving = controlled.book.forgive(name, reach=reach, **kw)
         return await self._changed(controlled, forgiving, name)
 
     # --- steps -----------------------------------------------------------------------------
 
-    async def _reach(
-        self, call: Call[Any, Any], asked: str | None = None, said: Any = None
-    ) -> Reach:
-        """As the query or the body says; else as the budget was set. A new one, and a change of one
-        that the settings file has, is for the shard that this agent leads (Exchange.reach)."""
-        given, database, name = _reach_given(asked, said), *map(call.place, ("database", "name"))
-        known = None if self._given is None else self._given.by_database.get(database)
-        if given is not None or known is None:
-            return await self._logs.reach(given, "" if database == EVERY else database)
-        if (found := self._logs.reach_of(known.edition, name)) is not None:
-            return found
-        reach = await self._logs.reach(None, database)
-        # It may have waited for others, who brought that budget.
-        return self._logs.reach_of(known.edition, name) or reach
-
-    def _kept_by(self, call: Call[Any, Any], reach: Reach) -> Controlled | None:
-        """Whose policy a change is of: at this agent, or for its shard of what the settings file
-        has. None: the change is of a whole budget that reaches beyond this agent."""
-        if reach == HERE:
-            return self._controlled(call)
-        name, database = call.place("name"), call.place("database")
-        known = {} if self._given is None else self._given.by_database
-        if database == EVERY and len(known) == 1:
-            (database,) = known
-        if database not in known or not self._logs.is_shared(reach):
-            return None
-        edition = known[database].edition
-        shared = edition.fleet.get(name)
-        is_of_file = name in budgets_of(edition.file) and (shared is None or not shared.whole)
-        return known[database] if is_of_file else None
+    async def _made_beyond(
+        self, call: Call[Any, Any], reach: Reach, draft: Callable[..., Draft], **given: Any
+    ) -> Response:
+        """Of a whole budget that reaches beyond this agent."""
+        kw, name = call.change, call.place("name")
+        drafted = partial(draft, name=name, reach=reach, expect=kw.pop("expect"), **given)
+        making = self._logs.book(reach).make(drafted, **kw)
+        return await self._changed_beyond(call, making, reach)
 
     async def _changed_beyond(
         self,
@@ -367,15 +376,15 @@ class Budgeting:
         cap: Mode = Mode.ENFORCE,
     ) -> Response:
         """`name`: of the switch for all of them, which is set to `cap`; else the path has it."""
-        done, name = await self._under_way.finish(change), name or call.place("name")
+        done, name = await change, name or call.place("name")
         budgets = (one for one in done.items if one.kind == ChangeKind.BUDGET)
         item = next((one for one in budgets if one.value is not None), None)
         found, is_shared = item_difference_docs(done.changes), self._logs.is_shared(reach)
         database, published = call.place("database"), list[OutletDoc]()
         wall_s = self._clock.now().wall_s
-        if is_shared and self._given is not None and not done.dry_run:
-            await self._given.publish()
-            known = self._given.by_database.get(database)
+        if is_shared and self._lookup.given is not None and not done.dry_run:
+            await self._lookup.given.publish()
+            known = self._lookup.given.by_database.get(database)
             published = [] if known is None else published_docs(known, wall_s)
         doc = PolicyChangeDoc(
             database=database,
@@ -383,7 +392,7 @@ class Budgeting:
             dry_run=done.dry_run,
             changed=bool(done.changes),
             mode_cap=cap.value,
-            difference=[DifferenceDoc(d.kind, name, "", None, None, d.line) for d in found],
+            difference=[PolicyDifference(d.kind, name, line=d.line) for d in found],
             difference_total=len(done.changes),
             budget=None if item is None else _item_doc(item, wall_s, is_shared=is_shared),
             advice=[str(advice) for advice in done.advice],
@@ -406,9 +415,9 @@ class Budgeting:
         *,
         created: bool = False,
     ) -> Response:
-        change = await self._under_way.finish(making)
+        change = await making
         if change.of.reach != HERE and not change.dry_run:
-            await self._budgets.publish()
+            await self._lookup.budgets.publish()
         after, now = change.after, self._clock.now().wall_s
         budget = self._one(controlled, after, name) if after.budget(name) else None
         response = await json_in_thread(lambda: change_doc(change, controlled, budget, now))
@@ -419,21 +428,9 @@ class Budgeting:
         return response
 
     def _one(self, controlled: Controlled, edition: Edition, name: str) -> BudgetDoc:
-        healthy = self._budgets.health_of(controlled.plan.database)
+        healthy = self._lookup.budgets.health_of(controlled.plan.database)
         (doc,) = budget_docs(controlled, edition, healthy, self._clock.now().wall_s, only=name)
         return doc
-
-    def _controlled(self, call: Call[Any, Any]) -> Controlled:
-        database, known = call.place("database"), self._budgets.by_database
-        if database == EVERY and len(known) == 1:
-            (database,) = known  # At this agent, all of them are that one.
-        return self._budgets.of(database)
-
-    @property
-    def _budgets(self) -> Budgets:
-        if self._given is None:
-            raise InvalidRequest("this agent keeps no budgets", status=404)
-        return self._given
 
 
 def _item_doc(item: Change, wall_s: float, *, is_shared: bool) -> BudgetDoc:
@@ -494,7 +491,7 @@ BUDGET_ROUTES = (
     Route(
         "GET", f"{_POLICY}/state", "state", "What the server itself counts", StateDoc,
         query=StateQuery, example={"statements": "false"},
-        about="Policy in force (per backend, too), counters, buckets, patterns with their k and "
+        about="Policy in force (per backend, too), counters, buckets, patterns with their cost and "
         "error, texts without literals (or `text_cause`), share of the CPU recently.",
     ),
     Route(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import structlog
@@ -18,6 +18,7 @@ from headgate.base.declared import parse_date_time
 from headgate.base.ports import BudgetMeter, Clock, PolicySink, Store
 from headgate.base.supervise import beside
 from headgate.budgets.charging import Debits, LedgerOf, SharedLedger
+from headgate.budgets.identity import NO_SERVER_RULES, IdentityTerms, ServerRules, gates_of
 from headgate.budgets.inforce import PolicyInForce
 from headgate.budgets.keeper import NoSuchBudget, PolicyKeeper
 from headgate.budgets.layers import (
@@ -41,7 +42,8 @@ from headgate.budgets.layers import (
     read_wide,
     stacked,
 )
-from headgate.budgets.meter import BudgetWatch
+from headgate.budgets.meter import BudgetWatch, decisions_of
+from headgate.budgets.policy import Policy
 from headgate.budgets.publisher import Publisher
 from headgate.budgets.statements import StatementTexts
 from headgate.budgets.tracing import TraceMemory, TraceSource
@@ -53,10 +55,14 @@ from headgate.changes.state import counted_from, ends_at
 from headgate.changes.time import ChangeTime
 from headgate.check.board import Board
 from headgate.check.demand import Demands
+from headgate.check.health import Health
+from headgate.check.snapshot import Counted
 from headgate.errors import StoreUnavailable
-from headgate.metrics.samples import Cause
+from headgate.metrics.samples import Cause, Instant
+from headgate.rules.matching import NO_RULES, RuleBook
 
 log = structlog.get_logger()
+CountDecisions = Callable[[Counted, Health | None, Instant], None]
 
 TICK_S = 1.0
 TOLD_FOR_MS = 10_000
@@ -91,6 +97,8 @@ class TrafficPlan:
     """CPUs of this host, in thousandths: for our own ledger, if the server's is out of reach."""
     own_role: str = ""
     """Database user of the agent: no budget may ever block its probes. Empty: not known."""
+    identity: IdentityTerms | None = None
+    """How clients are named in the server; None: a proxy does that, and applies the rules."""
 
 
 class Controlled:
@@ -113,6 +121,8 @@ class Controlled:
         self.texts = StatementTexts()
         self.is_loaded = False
         """The operators' changes are known: before that, nothing is published."""
+        self.ruling = NO_SERVER_RULES
+        """What the server has of operators' rules, beside the budgets."""
 
     async def adopt(self, plan: TrafficPlan) -> None:
         """Other settings of the same database."""
@@ -131,8 +141,7 @@ class Controlled:
             if publish:
                 await self.publish()
         if await self.in_force.follow(layers.fleet):
-            edition = self.edition
-            self.publisher.hold(edition.in_force(self.wall_ms), edition.revision)
+            self.publisher.hold(self._wanted(self.edition), self.edition.revision)
         if await self.in_force.follow_own(layers.here, publish=publish) and not publish:
             self._hold()
 
@@ -164,16 +173,38 @@ class Controlled:
         return seen or any(outlet.off for outlet in self.publisher.outlets)
 
     def _hold(self) -> None:
-        edition = self.edition
-        if self.has_policy:
-            self.publisher.hold(edition.in_force(self.wall_ms), edition.revision)
+        if self.has_policy or self._has_rules_alone:
+            self.publisher.hold(self._wanted(self.edition), self.edition.revision)
+
+    def _wanted(self, edition: Edition) -> Policy:
+        return replace(edition.in_force(self.wall_ms), ruling=self.ruling)
+
+    @property
+    def _has_rules_alone(self) -> bool:
+        """And no other's budgets lie there, which a policy without any would lift."""
+        others = any(outlet.others is not None for outlet in self.publisher.outlets)
+        return self.publisher.wanted is not None or (bool(self.ruling.gates) and not others)
+
+    def rule(self, book: RuleBook) -> None:
+        """The rules that act on clients, or will soon."""
+        plan = self.plan
+        if plan.identity is None:
+            return
+        gates = gates_of(book, plan.database, self._clock.now().wall_s)
+        ruling = ServerRules(plan.identity, gates)
+        if ruling != self.ruling:
+            self.ruling = ruling
+            self._hold()
+            if gates and self.is_loaded and self.publisher.wanted is None:
+                detail = "another program's policy lies there; give this agent its budgets"
+                log.warning("rules.not_published", database=plan.database, detail=detail)
 
     async def publish(self) -> None:
         if self.has_policy:
             await self._publish(self.edition)
 
     async def _publish(self, edition: Edition) -> None:
-        policy = edition.in_force(self.wall_ms)
+        policy = self._wanted(edition)
         if self._aside() or not self.is_loaded:
             self.publisher.hold(policy, edition.revision)
         else:
@@ -219,14 +250,18 @@ class Budgets:
         *,
         stands_aside: Callable[[], bool] = lambda: False,
         time: ChangeTime | None = None,
+        rules: Callable[[], RuleBook] = lambda: NO_RULES,
+        count: CountDecisions | None = None,
     ) -> None:
         """`stands_aside`: while true another agent tells the servers, such as the active one of a
-        pair."""
+        pair. `rules`: those in force. `count`: takes what servers decided about clients."""
         self._store = store
         self._board = board
         self._demands = demands
         self._clock = clock
         self._stands_aside = stands_aside
+        self._rules = rules
+        self._count = count
         self._followed = FollowedBudgets(time or ChangeTime(clock))
         self._following = asyncio.Lock()
         self.own: OwnBook
@@ -343,13 +378,24 @@ class Budgets:
         await self.flush()
 
     async def _tick(self, controlled: Controlled) -> None:
+        controlled.rule(self._rules())
         await controlled.tick()
         await self._tell_health(controlled)
         if controlled.watch is not None:
             await controlled.watch.look()
+            self._count_decisions(controlled, controlled.watch)
         await controlled.ledger.tend()
         if controlled.traces is not None:
             await controlled.traces.look(self.health_of(controlled.plan.database))
+
+    def _count_decisions(self, controlled: Controlled, watch: BudgetWatch) -> None:
+        """What the server decided about clients: to the log of checks and of a proxy's reports."""
+        if self._count is None:
+            return
+        database, now = controlled.plan.database, self._clock.now()
+        health = self._board.healths.get(database)
+        for row in decisions_of(watch.drain_clients(), database, self._rules(), now.wall_s):
+            self._count(row, health, now)
 
     async def _tell_health(self, controlled: Controlled) -> None:
         database, edition = controlled.plan.database, controlled.edition

@@ -49,6 +49,8 @@ class Trace:
     plan_cost: float = PLANLESS_COST
     estimate_ns: int = 0
     """0: no budget concerned it, so that nobody made one."""
+    p90_ns: int = 0
+    """What the per-query limit was compared with."""
     actual_ns: int = 0
     """0: it was blocked."""
     wall_ns: int = 0

@@ -12,8 +12,10 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from headgate.base.declared import iso
 from headgate.budgets.admit import BucketState, terms_of
 from headgate.budgets.api import (
+    MAX_DIFFERENCES,
     BudgetDoc,
     ExplainStatementBody,
     OutletDoc,
@@ -23,7 +25,6 @@ from headgate.budgets.api import (
     StatementKnown,
     budget_doc,
     checksum_text,
-    difference_docs,
     says,
     state_of,
     statement_doc,
@@ -31,6 +32,7 @@ from headgate.budgets.api import (
 )
 from headgate.budgets.ask import (
     Dialect,
+    Estimate,
     Statement,
     StatementCheck,
     StatementFlags,
@@ -51,7 +53,6 @@ from headgate.budgets.traces import NO_FINGERPRINT, Trace
 from headgate.changes.exchange_api import copies_doc
 from headgate.changes.reach import HERE
 from headgate.errors import InvalidRequest
-from headgate.history.looking import iso
 
 _AT = re.compile(r"budgets\[(\d+)\]")
 NO_SERVER = (
@@ -235,7 +236,7 @@ def change_doc(
         dry_run=change.dry_run,
         changed=change.changed,
         mode_cap=change.after.mode_cap.value,
-        difference=difference_docs(found),
+        difference=found[:MAX_DIFFERENCES],
         difference_total=len(found),
         budget=budget,
         advice=told,
@@ -351,10 +352,10 @@ def _not_taken(controlled: Controlled, outlet: Outlet, wall_s: float) -> str:
 class _Books:
     """What a server said last, as the explanation asks for it."""
 
-    def __init__(self, readings: BudgetReadings, labels: Mapping[int, str], cost_ns: int) -> None:
+    def __init__(self, readings: BudgetReadings, labels: Mapping[int, str], cost: Estimate) -> None:
         self._readings = readings
         self._labels = labels
-        self._cost_ns = cost_ns
+        self._cost = cost
         self._buckets = {(b.budget, b.label): b for b in readings.buckets}
 
     def standing(self, budget: Budget, bucket_key: int, now_ns: int) -> BucketState:
@@ -368,8 +369,8 @@ class _Books:
             owed_ns = drain_ns(found.owed_ns, terms.rate_mpct, terms.cpus_milli)
         return BucketState(terms, found.running, owed_ns)
 
-    def estimate_ns(self, ask: StatementCheck) -> int:
-        return max(1, self._cost_ns)
+    def estimate(self, ask: StatementCheck) -> Estimate:
+        return self._cost
 
 
 NOTHING_READ = BudgetReadings(version=0, checksum=0, started_ms=0)
@@ -381,7 +382,7 @@ def explained(
     """By the policy in force and what the server said last; nothing is taken."""
     edition, watch = controlled.edition, controlled.watch
     readings = watch.readings if watch is not None else None
-    cost_ns, notes = _cost(body, readings)
+    cost, notes = _cost(body, readings)
     if readings is None:
         cause = watch.fault if watch is not None else NO_SERVER
         notes = [f"neither its CPUs nor its debt are known, only rules can be explained: {cause}"]
@@ -392,17 +393,15 @@ def explained(
     rules, now = RuleSet(policy), Now(wall_ms, healthy)
     matched = rules.match(who, statement, now)
     labels = {match.bucket: match.label.decode(errors="replace") for match in matched.at}
-    books = _Books(readings or NOTHING_READ, labels, cost_ns or 0)
-    asked = StatementCheck(
-        0, wall_ms, cost_ns=cost_ns or 1, workers=body.workers, flags=StatementFlags.COST_GIVEN
-    )
+    books = _Books(readings or NOTHING_READ, labels, cost or Estimate(1, 1))
+    asked = StatementCheck(0, wall_ms, workers=body.workers, flags=StatementFlags.COST_GIVEN)
     tags = read_tags(statement.text, statement.dialect)
     if tags.ignored:
         notes.append(f"{tags.ignored} tags are ignored: malformed, too long or too many")
     return statement_doc(
         explain(rules, books, who, statement, asked, now),
         readable=readings is not None,
-        estimated=cost_ns is not None,
+        estimated=cost is not None,
         tags={_text(key): _text(value) for key, value in tags.pairs.items()},
         fingerprint=f"{fingerprint(statement.text, statement.dialect):016x}",
         notes=notes,
@@ -411,13 +410,15 @@ def explained(
 
 def _cost(
     body: ExplainStatementBody, readings: BudgetReadings | None
-) -> tuple[int | None, list[str]]:
+) -> tuple[Estimate | None, list[str]]:
     if body.cost_ms is not None:
-        return int(body.cost_ms * 1e6), []
+        given_ns = max(1, int(body.cost_ms * 1e6))
+        return Estimate(given_ns, given_ns), []
     query_id = _query_id(body)
     for pattern in readings.patterns if readings is not None else ():
         if query_id and pattern.query_id % 2**64 == query_id % 2**64:
-            return int(pattern.cpu_mean_ns), []
+            cost = pattern.cpu_mean_ns, pattern.cpu_p90_ns
+            return Estimate(*(max(1, int(ns)) for ns in cost)), []
     return None, [
         "its cost is not known, so burst and capacity are decided as if it cost nothing; give "
         "cost_ms, or the query_id of a statement that has run"

@@ -6,17 +6,18 @@ changes/model (Change, Edit, Revision) ──► here ──► changes/routes �
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Annotated, Any
 
 import msgspec
 
+from headgate.base.declared import iso
 from headgate.base.redaction import redacted
 from headgate.budgets.api import says as budget_says
 from headgate.budgets.parse import parse_budget
 from headgate.changes.exchange_api import CopiesDoc, copies_doc
-from headgate.changes.model import Change, ChangeKind, Edit, Revision
+from headgate.changes.model import Change, ChangeKind, Edit, Revision, Sort
 from headgate.changes.reach import HERE
 from headgate.changes.state import (
     ChangeDifference,
@@ -26,9 +27,11 @@ from headgate.changes.state import (
     ends_at,
     is_change_of_file,
     said_by,
+    starts_at,
+    waits,
 )
 from headgate.check.reasons import says as rule_says
-from headgate.fleet.api import ReachedDoc, iso, reached_doc
+from headgate.fleet.api import ReachedDoc, reached_doc
 from headgate.rules.settings import RuleSpec, parse_kept
 
 MAX_CHANGES_TOLD = 1000
@@ -41,15 +44,6 @@ _N = Annotated[int, msgspec.Meta(ge=0, le=MAX_N)]
 class Log(StrEnum):
     AGENT = "agent"
     FLEET = "fleet"
-
-
-class Sort(StrEnum):
-    """What can be rolled back without the rest."""
-
-    RULES = "rules"
-    BUDGETS = "budgets"
-    METRICS = "metrics"
-    MEMBERS = "members"
 
 
 # --- documents -------------------------------------------------------------------------------
@@ -66,7 +60,8 @@ class ChangeDoc(msgspec.Struct, frozen=True):
     """`host` (this agent), `fleet`, `region:eu-*`, `cluster:x`, `shard:commerce/*`,
     `host:db-1`."""
     state: str
-    """`in_force`, `ended` (it expired or was lifted), `removed`, or `unreadable`."""
+    """`in_force`, `waiting` (it starts later), `ended` (it expired or was lifted), `removed`, or
+    `unreadable`."""
     says: str
     """What it does, as a sentence; if it is unreadable, why."""
     value: Mapping[str, Any] | None
@@ -181,7 +176,7 @@ class ChangeRollbackBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 @dataclass(frozen=True, slots=True)
-class _Read:
+class _ItemRead:
     says: str
     state: str
     expires_at: float | None = None
@@ -190,6 +185,9 @@ class _Read:
 def change_doc(item: Change, wall_s: float) -> ChangeDoc:
     found = _read(item, wall_s)
     ends = found.expires_at
+    if found.state == "in_force" and waits(item, wall_s):
+        told = f"from {iso(starts_at(item) or 0.0)}: {found.says}"
+        found = replace(found, says=told, state="waiting")
     running = ends is not None and found.state == "in_force"
     return ChangeDoc(
         kind=str(item.kind),
@@ -212,29 +210,29 @@ def _shown(item: Change, value: Mapping[str, Any]) -> Mapping[str, Any]:
     return dict(value) if known else redacted(value)
 
 
-def _read(item: Change, wall_s: float) -> _Read:
+def _read(item: Change, wall_s: float) -> _ItemRead:
     if item.value is None:
-        return _Read("taken out", "removed")
+        return _ItemRead("taken out", "removed")
     try:
         if item.kind is ChangeKind.RULE:
             return _rule(parse_kept(item.id, item.value, item.n), wall_s)
         ends = ends_at(item)
         over = ends is not None and wall_s >= ends
-        return _Read(_says(item, item.value), "ended" if over else "in_force", ends)
+        return _ItemRead(_says(item, item.value), "ended" if over else "in_force", ends)
     except (ValueError, *_STRANGE) as error:  # InvalidSettings among them.
         why = str(error) if isinstance(error, ValueError) else repr(error)
-        return _Read(f"cannot be read by this agent: {why}", "unreadable")
+        return _ItemRead(f"cannot be read by this agent: {why}", "unreadable")
 
 
 _STRANGE = (AttributeError, KeyError, TypeError)
 """Raised for a value of another shape."""
 
 
-def _rule(spec: RuleSpec, wall_s: float) -> _Read:
+def _rule(spec: RuleSpec, wall_s: float) -> _ItemRead:
     over = bool(spec.lifted_by) or wall_s >= spec.rule.expires_at
     lifted = f"; lifted by {spec.lifted_by}" if spec.lifted_by else ""
     says = f"{rule_says(spec.rule)}{lifted}"
-    return _Read(says, "ended" if over else "in_force", spec.rule.expires_at)
+    return _ItemRead(says, "ended" if over else "in_force", spec.rule.expires_at)
 
 
 def _says(item: Change, value: Mapping[str, Any]) -> str:
@@ -350,8 +348,9 @@ def _line(change: Edit, found: ChangeDifference) -> str:
 
 
 def _until(item: Change) -> str:
-    ends = ends_at(item)
-    return "" if ends is None else f", until {iso(ends)}"
+    starts, ends = starts_at(item), ends_at(item)
+    begins = "" if starts is None else f", from {iso(starts)}"
+    return begins if ends is None else f"{begins}, until {iso(ends)}"
 
 
 # --- revisions -------------------------------------------------------------------------------

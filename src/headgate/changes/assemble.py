@@ -76,13 +76,18 @@ class ChangeParts:
     exchange: Exchange
     forgetter: Forgetter
 
+    async def start_due(self) -> None:
+        """What was set to start later starts."""
+        await self.in_force.starts.run(lambda: self.own.renew(self.in_force.load))
+
 
 def assemble(
     context: AgentContext, log: OwnLog, demands: Demands, followers: Followers
 ) -> ChangeParts:
     name, clock = context.agent.name, context.clock
     rules, budgets, shards = followers.rules, followers.budgets, followers.shards
-    in_force = OwnInForce((rules, budgets, followers.metrics, shards.keeper), context.places)
+    parts = (rules, budgets, followers.metrics, shards.keeper)
+    in_force = OwnInForce(parts, context.places, clock)
     here = Here(rules.advice, rules.time.now_s)
     own = log.book = OwnBook(
         context.store,

@@ -32,13 +32,13 @@ from typing import Any, NamedTuple, Unpack
 
 import structlog
 
-from headgate.base.keyvalue import Compare, Listing, Put
+from headgate.base.advice import Advice, Severity
+from headgate.base.keyvalue import Compare, Lease, Listing, Put
 from headgate.base.overlay import Overlay
 from headgate.base.ports import ChangeLog, Clock, SharedLog
 from headgate.base.supervise import beside
-from headgate.budgets import drafts as budgetdrafts
 from headgate.changes.file_format import parse_file
-from headgate.changes.files import ApplyDrafts, FleetBudgetRoom, Room, RuleRoom, written_file
+from headgate.changes.files import APPLY, ApplyDrafts, FleetBudgetRoom, Room, RuleRoom, written_file
 from headgate.changes.items import By
 from headgate.changes.model import (
     BEAT,
@@ -46,6 +46,7 @@ from headgate.changes.model import (
     ITEMS,
     MAX_REVISIONS,
     MEMBERS,
+    ROLLBACK,
     SHARDS,
     Change,
     ChangeKind,
@@ -54,7 +55,7 @@ from headgate.changes.model import (
     log_key,
 )
 from headgate.changes.reach import EVERYWHERE, HERE, Level, Reach
-from headgate.changes.rollback import of_sorts, restored, rolled_back
+from headgate.changes.rollback import RESTORE, of_sorts, restored, rolled_back
 from headgate.changes.state import (
     MAX_ITEM_BYTES,
     ChangeMade,
@@ -66,6 +67,7 @@ from headgate.changes.state import (
     head_bytes,
     item_bytes,
     lease_s,
+    name_of,
     newest,
     numbered,
     op_of,
@@ -77,6 +79,7 @@ from headgate.changes.state import (
     read_revision_at,
     revision_bytes,
     summary_of,
+    untimely,
 )
 from headgate.errors import (
     Conflict,
@@ -89,10 +92,7 @@ from headgate.errors import (
 )
 from headgate.fleet.beat import Beat, clock_told, read_beat
 from headgate.fleet.members import prefixes_of, reached_by
-from headgate.metrics.lint import Advice, Severity
 from headgate.rules.drafts import ChangeAuthor, RuleDrafts
-from headgate.rules.matching import EVERYONE
-from headgate.rules.settings import FAVOR_RATIO
 
 __all__ = ["ChangeBook", "Exported", "NoSuchItem", "SharedBook", "StoppedMidway"]
 
@@ -105,6 +105,8 @@ MAX_DRAFTS = 12
 """How often another change may be first."""
 MAX_LOOKS = 5
 """How often a change with an unknown outcome is looked for, or tried again."""
+MAX_CAUGHT_UP = 8
+"""Revisions that are read alone, after others were first."""
 WITHIN_S = 20.0
 """For all tries together: an operator waits for the answer."""
 PAUSE_S = 0.05
@@ -195,97 +197,6 @@ class ChangeBook:
     async def reached(self, reach: Reach) -> Reached:
         return await look_up(self._store, [reach])
 
-    # --- rules -----------------------------------------------------------------------------
-
-    async def put_rule(
-        self, raw: Mapping[str, Any], *, reach: Reach, **by: Unpack[By]
-    ) -> ChangeMade:
-        return await self.make(lambda held, asked: self.rules.put(held, raw, reach, asked), **by)
-
-    async def favor(
-        self,
-        target: str,
-        *,
-        reach: Reach,
-        over: str = EVERYONE,
-        ratio: float = FAVOR_RATIO,
-        more: Mapping[str, Any] | None = None,
-        **by: Unpack[By],
-    ) -> ChangeMade:
-        """Prioritize the target by throttling all others: two rules, set and lifted together.
-
-        `more`: for, expires_at, schedule, database, reason; both rules have them.
-        """
-        targets = (target, over, ratio)
-        return await self.make(
-            lambda held, asked: self.rules.favor(held, targets, more or {}, reach, asked), **by
-        )
-
-    async def patch_rule(
-        self,
-        rule_id: str,
-        raw: Mapping[str, Any],
-        *,
-        expect: int | None = None,
-        **by: Unpack[By],
-    ) -> ChangeMade:
-        """Some of it; `expect`: only if it is of that revision. A new end is of its pair, too."""
-        return await self.make(
-            lambda held, asked: self.rules.patch(held, rule_id, raw, asked, expect), **by
-        )
-
-    async def lift_rule(
-        self, rule_id: str, *, expect: int | None = None, **by: Unpack[By]
-    ) -> ChangeMade:
-        """End it now, and the one that was set together with it."""
-        return await self.make(
-            lambda held, asked: self.rules.lift(held, rule_id, asked, expect), **by
-        )
-
-    # --- budgets ---------------------------------------------------------------------------
-
-    async def set_budget(
-        self,
-        name: str,
-        raw: Mapping[str, Any],
-        *,
-        reach: Reach,
-        expect: int | None = None,
-        new: bool = False,
-        **by: Unpack[By],
-    ) -> ChangeMade:
-        """Add or replace the one of that name and reach; `new`: only where there is none yet."""
-        return await self.make(
-            lambda held, asked: budgetdrafts.set_budget(
-                held, name, raw, reach, asked, expect=expect, new=new
-            ),
-            **by,
-        )
-
-    async def patch_budget(
-        self,
-        name: str,
-        raw: Mapping[str, Any],
-        *,
-        reach: Reach,
-        expect: int | None = None,
-        **by: Unpack[By],
-    ) -> ChangeMade:
-        return await self.make(
-            lambda held, asked: budgetdrafts.patch_budget(
-                held, name, raw, reach, asked, expect=expect
-            ),
-            **by,
-        )
-
-    async def remove_budget(
-        self, name: str, *, reach: Reach, expect: int | None = None, **by: Unpack[By]
-    ) -> ChangeMade:
-        return await self.make(
-            lambda held, asked: budgetdrafts.remove_budget(held, name, reach, asked, expect=expect),
-            **by,
-        )
-
     # --- many at once ----------------------------------------------------------------------
 
     async def apply(
@@ -351,6 +262,8 @@ class ChangeBook:
         expect_n: int | None = None,
         size: int = 1,
     ) -> ChangeMade:
+        """Whatever its kind: `draft` is called with what is set, and with the author and time."""
+
         async def plan(held: LogState, asked: ChangeAuthor) -> Draft:
             return await beside(size + len(held.items), lambda: draft(held, asked))
 
@@ -505,6 +418,8 @@ class PendingChange:
     draft: Draft
     parts: list[tuple[Edit, ...]]
     done: list[Revision] = field(default_factory=list)
+    lease: Lease | None = None
+    """Granted for a try that was not made: nothing is under it."""
 
     @property
     def left(self) -> int:
@@ -583,7 +498,7 @@ class LogWriter(ABC):
         while run.parts:
             step = self._step(run, ground)
             try:
-                made = await self._attempt(ground, step, run.draft)
+                made = await self._attempt(run, ground, step)
             except (OutcomeUnknown, StoreRejected):
                 raise
             except StoreUnavailable as error:
@@ -604,7 +519,7 @@ class LogWriter(ABC):
                 f"{MAX_DRAFTS} times in a row; try again"
             )
             await patience.wait(Conflict(message))
-            holdings = await self.read()
+            holdings = await self._read_again(holdings)
             _check_expected(holdings.n, expect_n)
             run.draft, run.parts = await self._drafted(run.plan, holdings)
             ground = _ground(holdings)
@@ -613,9 +528,15 @@ class LogWriter(ABC):
         self, plan: Plan, holdings: LogState
     ) -> tuple[Draft, list[tuple[Edit, ...]]]:
         draft = await plan(holdings)
-        changes = draft.changes
+        changes, wall_s = draft.changes, self._clock.now().wall_s
         most_bytes = self._max_item_bytes
         faults = await beside(len(changes), lambda: list(oversized(changes, most_bytes)))
+        if draft.action not in (ROLLBACK, RESTORE):  # Those set what was so before.
+            replaces = draft.action == APPLY
+            faults += await beside(
+                len(changes),
+                lambda: list(untimely(changes, holdings, wall_s, replaces=replaces)),
+            )
         if faults:
             raise InvalidSettings(faults)
         parts = await beside(len(changes), lambda: self._parts(changes))
@@ -639,8 +560,12 @@ class LogWriter(ABC):
         said = (run.who, run.draft.action, summary, self._new_op())
         return Revision(n, wall_s, *said, changes, before_n)
 
+    async def _read_again(self, known: LogState) -> LogState:
+        """Where another change was first; `known`: as it was read before."""
+        return await self.read()
+
     @abstractmethod
-    async def _attempt(self, ground: LogHead, step: Revision, draft: Draft) -> LogHead | None:
+    async def _attempt(self, run: PendingChange, ground: LogHead, step: Revision) -> LogHead | None:
         """One commit. The head after it; None: another writer was first, and it was not made."""
 
     def _patience(self, tries: int) -> Backoff:
@@ -666,13 +591,28 @@ class SharedWriter(LogWriter):
     def _parts(self, changes: Sequence[Edit]) -> list[tuple[Edit, ...]]:
         return parts_of(changes)
 
-    async def _attempt(self, ground: LogHead, step: Revision, draft: Draft) -> LogHead | None:
+    async def _read_again(self, known: LogState) -> LogState:
+        """The log of a fleet has ten thousand items, and those who tell them are just telling what
+        came first to all agents: only what was done since is read, where that is little."""
+        since = [log_key(known.n + step) for step in range(1, MAX_CAUGHT_UP + 1)]
+        listing = await self._store.list((HEAD, *since))
+        return caught_up(known, listing) or await self.read()
+
+    async def _run(self, run: PendingChange, holdings: LogState, expect_n: int | None) -> None:
+        try:
+            await super()._run(run, holdings, expect_n)
+        finally:
+            if run.lease is not None:  # If it stays, it expires.
+                with suppress(StoreUnavailable):
+                    await self._leases.revoke(run.lease.id)
+
+    async def _attempt(self, run: PendingChange, ground: LogHead, step: Revision) -> LogHead | None:
         """Where no answer came the very same commit is sent again: it compares the same head, so
         that of both at most one gets through, and a Conflict tells that one of them, or another
         writer's, did.
         """
-        lease, patience = await self._lease(step), self._patience(MAX_LOOKS)
-        puts, lost = puts_of(step, lease), list[StoreUnavailable]()
+        lease, patience = await self._lease(run, step), self._patience(MAX_LOOKS)
+        puts, lost = puts_of(step, lease.id if lease else 0), list[StoreUnavailable]()
         while True:
             try:
                 head = Compare(HEAD, ground.head_revision)
@@ -681,7 +621,9 @@ class SharedWriter(LogWriter):
                 return None
             except Conflict:
                 with _while_lost(lost):
-                    return await self._whose(step, lease)
+                    made = await self._found(step) if lost else None
+                    run.lease = lease if made is None else None
+                    return made
             except OutcomeUnknown as error:
                 lost.append(error)
             except StoreUnavailable:
@@ -694,24 +636,25 @@ class SharedWriter(LogWriter):
             )
             await patience.wait(OutcomeUnknown(message))
 
-    async def _whose(self, step: Revision, lease: int) -> LogHead | None:
-        """Our own commit, whose answer was lost, or another one's."""
+    async def _found(self, step: Revision) -> LogHead | None:
+        """Our own commit, whose answer was lost; None: another one's."""
         for entry in (await self._store.list((log_key(step.n),))).entries:
             if entry.key == log_key(step.n) and op_of(entry.value) == step.op:
                 return LogHead(step.n, entry.revision)
-        if lease:  # Nothing was put under it. If it stays, it expires.
-            with suppress(StoreUnavailable):
-                await self._leases.revoke(lease)
         return None
 
-    async def _lease(self, step: Revision) -> int:
-        """One for all that the revision puts and that will once be of no use: the longest."""
+    async def _lease(self, run: PendingChange, step: Revision) -> Lease | None:
+        """One for all that the revision puts and that will once be of no use: the longest. That of
+        a try before, which another change was ahead of, is as good."""
         put = [item for change in step.changes for item in put_by(change)]
         longest_s = max((lease_s(item, step.wall_s) for item in put), default=0.0)
+        unused, run.lease = run.lease, None
         if not longest_s:
-            return 0
+            return None
+        if unused is not None and unused.ttl_s >= longest_s:
+            return unused
         try:
-            return (await self._leases.grant(longest_s)).id
+            return await self._leases.grant(longest_s)
         except OutcomeUnknown as error:  # Of the lease alone: that is no change.
             raise StoreUnavailable(f"{step.action} was not made: {error}") from error
 
@@ -786,6 +729,24 @@ def holdings_of(
                 rejected.append(f"{entry.key} {error}")
     known = Overlay(named(items))
     return LogState(n, known, tuple(rejected), head_revision, listing.store_id, beat)
+
+
+def caught_up(known: LogState, listing: Listing) -> LogState | None:
+    """With what the revisions since then have done; None where these do not say all of it."""
+    head, log = holdings_of(listing), dict[int, Revision]()
+    for entry in listing.entries:
+        revision = read_revision_at(entry.key, entry.value)
+        if revision is not None and not revision.unread:
+            log[revision.n] = revision
+    items, n = known.items.copy(), known.n
+    for revision in (log[n] for n in sorted(log)):
+        if revision.built_on == n:
+            n = revision.n
+            items.update((name_of(one.after), one.after) for one in revision.changes if one.after)
+    is_same = listing.store_id == known.store_id and not known.rejected
+    if not is_same or n != head.n or (n == known.n and head.head_revision != known.head_revision):
+        return None
+    return replace(known, n=n, items=items, head_revision=head.head_revision)
 
 
 def _ground(holdings: LogState) -> LogHead:

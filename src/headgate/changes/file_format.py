@@ -121,7 +121,7 @@ def parse_file(
     faults = [
         Fault(str(key), unknown(str(key), SECTIONS)) for key in document if key not in SECTIONS
     ]
-    reading = _Reading(default_reach, Reach(Level.HOST, host) if host else HERE, faults)
+    reading = _FileContext(default_reach, Reach(Level.HOST, host) if host else HERE, faults)
     entries: list[FileEntry] = []
     for section, kind in SECTIONS.items():
         found = list(reading.entries(document.get(section, ()), section, kind))
@@ -132,7 +132,7 @@ def parse_file(
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
+class _FileContext:
     default_reach: Reach | None
     host: Reach
     """What HERE is called by its name."""

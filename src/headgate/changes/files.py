@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
 
-from headgate.base.declared import parse_date_time
+from headgate.base.advice import Advice, Severity
+from headgate.base.declared import iso, parse_date_time, parse_for
 from headgate.base.overlay import Overlay
 from headgate.base.redaction import redacted
 from headgate.budgets.drafts import check_budget_room, judged, judged_cap
@@ -25,6 +26,7 @@ from headgate.changes.model import Change, ChangeKind, Edit, item_key
 from headgate.changes.reach import HERE, Reach
 from headgate.changes.state import (
     BOOKKEEPING,
+    STARTS,
     ChangeName,
     Draft,
     LogState,
@@ -32,9 +34,7 @@ from headgate.changes.state import (
     is_change_of_file,
     name_of,
 )
-from headgate.changes.time import iso
 from headgate.errors import Fault, InvalidSettings
-from headgate.metrics.lint import Advice, Severity
 from headgate.metrics.settings import with_units
 from headgate.rules.drafts import (
     UNCHANGED,
@@ -50,6 +50,8 @@ from headgate.rules.drafts import (
 )
 from headgate.rules.settings import PAIRED, RuleSpec, with_limit_units
 
+APPLY = "apply"
+"""The action."""
 MAX_ADVICE = 50
 MAX_ADVISED = 200
 """Rules that are compared with the current ones, for advice: thousands come from a program."""
@@ -119,7 +121,13 @@ def _left_out(kind: str, ids: Sequence[str]) -> str:
 def written_entry(item: Change) -> dict[str, Any]:
     """As a file has it, without secrets: who set it when is for the history. One of _NO_ENTRY
     where no file can have it."""
-    said, reach = dict(item.value or {}), {"reach": str(item.reach)}
+    said = dict(item.value or {})
+    starts = {STARTS: said.pop(STARTS)} if STARTS in said else {}
+    return {**_written(item, said), **starts}
+
+
+def _written(item: Change, said: dict[str, Any]) -> dict[str, Any]:
+    reach = {"reach": str(item.reach)}
     if item.kind == ChangeKind.METRIC:
         names = _names(item)
         return {**names, **reach, **_metric(names["metric"], said)}
@@ -270,7 +278,7 @@ class _Standing:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _FilesRead:
     """What was found so far."""
 
     items: Overlay[ChangeName, Change]
@@ -295,7 +303,7 @@ class ApplyDrafts:
         """As the file says; what it does not name stays, unless `prune`."""
         standing = _Standing(held, file, asked.wall_s, apart=self.apart)
         items = held.items.copy()
-        found = _Reading(items, replace(held, items=items), faults=list(file.faults))
+        found = _FilesRead(items, replace(held, items=items), faults=list(file.faults))
         for entry in file.entries:
             self._read(standing, entry, asked, found)
             if len(found.faults) > MAX_FAULTS:
@@ -306,13 +314,18 @@ class ApplyDrafts:
         if prune:
             found.changes += [Edit(item, ended(item, asked)) for item in others]
         for room in dict.fromkeys(self.rooms.values()):
-            found.changes += room.check(held, found.changes, asked)
+            try:
+                found.changes += room.check(held, found.changes, asked)
+            except InvalidSettings as error:
+                found.faults += error.faults
+        if found.faults:
+            raise InvalidSettings(found.faults[:MAX_FAULTS])
         advice = [*found.advice[:MAX_ADVICE], *_told(others, prune=prune)]
         advice += [] if found.changes else [UNCHANGED]
-        return Draft("apply", found.changes, tuple(advice), shown=audit_values(found.changes))
+        return Draft(APPLY, found.changes, tuple(advice), shown=audit_values(found.changes))
 
     def _read(
-        self, standing: _Standing, entry: FileEntry, asked: ChangeAuthor, found: _Reading
+        self, standing: _Standing, entry: FileEntry, asked: ChangeAuthor, found: _FilesRead
     ) -> None:
         now = standing.of(entry)
         if now is not None and _is_written_as(now, _as_written(entry)):
@@ -338,7 +351,7 @@ class ApplyDrafts:
             found.advice += advice
 
     def _drafted(
-        self, entry: FileEntry, asked: ChangeAuthor, found: _Reading
+        self, entry: FileEntry, asked: ChangeAuthor, found: _FilesRead
     ) -> tuple[Change, Sequence[Advice]]:
         if entry.kind not in self.rooms:
             faults = [] if entry.kind in found.strange else [_strange(entry)]
@@ -346,7 +359,35 @@ class ApplyDrafts:
             raise InvalidSettings(faults)
         if why := self.reach_fault(entry.reach):
             raise InvalidSettings([Fault(f"{entry.place}.reach", why)])
-        return self.rooms[entry.kind].drafted(found.held, entry, asked)
+        room = self.rooms[entry.kind]
+        if STARTS not in entry.raw or entry.kind is ChangeKind.RULE:  # A rule's schedule has it.
+            return room.drafted(found.held, entry, asked)
+        faults = list[Fault]()
+        start_s, entry = _without_start(entry, faults)
+        try:
+            item, advice = room.drafted(found.held, entry, asked)
+        except InvalidSettings as error:
+            raise InvalidSettings([*faults, *error.faults]) from None
+        if faults:
+            raise InvalidSettings(faults)
+        if item.value is not None:
+            item = replace(item, value={**item.value, STARTS: iso(start_s)})
+        return item, advice
+
+
+def _without_start(entry: FileEntry, faults: list[Fault]) -> tuple[float, FileEntry]:
+    """When it starts, and the rest, with `for` counted from then: what rooms know."""
+    raw = {key: one for key, one in entry.raw.items() if key != STARTS}
+    try:
+        start_s = parse_date_time(entry.raw[STARTS])
+    except ValueError as error:
+        faults.append(Fault(f"{entry.place}.{STARTS}", str(error)))
+        return 0.0, replace(entry, raw=raw)
+    if raw.get("expires_at") is None and raw.get("for") is not None:
+        with suppress(ValueError):  # Its room says what is wrong with it.
+            raw["expires_at"] = iso(round(start_s + parse_for(raw["for"])))
+            del raw["for"]
+    return start_s, replace(entry, raw=raw)
 
 
 def _is_written_as(item: Change, entry: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ same again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -22,11 +22,13 @@ from headgate.changes.exchanged import counts_over
 from headgate.changes.follower import FollowState, LogFollower
 from headgate.changes.model import BEAT, ITEMS, Change, ChangeKind
 from headgate.changes.reach import Place
-from headgate.changes.state import is_taken_out, read_item_at
+from headgate.changes.state import is_taken_out, read_item_at, starts_at, waits
 from headgate.fleet.members import FleetMember, read_members
 
 log = structlog.get_logger()
 
+LOOK_S = 1.0
+"""Pause between two looks whether some have started."""
 PAUSE_TIMES, LONGEST_PAUSE_S = 2.0, 0.5
 """Pause between two runs: as long as the last one took."""
 
@@ -81,12 +83,47 @@ class Rooms:
         ]
 
 
+class Starts:
+    """What starts later is as if taken out until then, by the agent's own clock. A rule has that
+    in its windows."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._at: dict[str, float] = {}
+        """By key: when one that waits starts, in wall-clock seconds."""
+
+    def begun(self, items: Sequence[Change], *, whole: bool) -> Sequence[Change]:
+        """As they count now."""
+        wall_s = self._clock.now().wall_s
+        waiting = {
+            item.key: starts_at(item) or 0.0
+            for item in items
+            if item.kind is not ChangeKind.RULE and waits(item, wall_s)
+        }
+        known = {} if whole or not self._at else {item.key: None for item in items}
+        left = {} if whole else {key: at for key, at in self._at.items() if key not in known}
+        self._at = left | waiting
+        if not waiting:
+            return items
+        return [replace(item, value=None) if item.key in waiting else item for item in items]
+
+    async def run(self, renew: Callable[[], Awaitable[None]]) -> None:
+        """`renew` is called once some have started, to hand on all there is."""
+        while True:
+            await self._clock.sleep(LOOK_S)
+            if self._at and min(self._at.values()) <= self._clock.now().wall_s:
+                await renew()
+
+
 class OwnInForce:
     """What the agent's own log says. A change of it is acknowledged when it is in force."""
 
-    def __init__(self, parts: Sequence[Follows], places: Callable[[], Sequence[Place]]) -> None:
+    def __init__(
+        self, parts: Sequence[Follows], places: Callable[[], Sequence[Place]], clock: Clock
+    ) -> None:
         self._rooms = Rooms(parts, own=True)
         self._places = places
+        self.starts = Starts(clock)
         self._due: dict[Follows, list[Change]] = {}
         """What the failed parts have not applied yet."""
 
@@ -105,6 +142,7 @@ class OwnInForce:
 
     async def _follow(self, items: Sequence[Change], *, whole: bool) -> None:
         due, self._due = self._due if not whole else {}, {}
+        items = self.starts.begun(items, whole=whole)
         await self._rooms.follow(
             lambda part: [*due.get(part, ()), *items], self._places(), whole=whole
         )
@@ -128,6 +166,7 @@ class SharedInForce:
         self._places = places
         self._found = found
         self._shelf = ChangeShelf()
+        self.starts = Starts(clock)
         self._news = asyncio.Event()
         self._is_at_it = False
         self._settled_n = 0
@@ -166,6 +205,10 @@ class SharedInForce:
         """Other databases, or other places of theirs."""
         self._news.set()
 
+    async def renew(self) -> None:
+        """Some have started."""
+        self._news.set()
+
     async def run(self) -> None:
         while True:
             await self._news.wait()
@@ -190,7 +233,9 @@ class SharedInForce:
         mirror = self._follower.mirror
         # All that applies to us, in a known order; before that, nothing is applied.
         n, whole, entries = mirror.n, mirror.known, list(mirror.entries())
-        items = await beside(len(entries), lambda: self._shelf.read(entries))
+        items = await beside(
+            len(entries), lambda: self.starts.begun(self._shelf.read(entries), whole=True)
+        )
         await self._rooms.follow(lambda part: items, self._places(), whole=whole)
         self._found(await beside(len(entries), lambda: read_members(entries)))
         for error in self._rooms.failed.values():
@@ -205,7 +250,7 @@ MAX_OVER = 10_000
 # --- what is remembered, so that a change costs what it changes ------------------------------
 
 
-class _Read(NamedTuple):
+class _ReadEntry(NamedTuple):
     entry: Entry
     item: Change | None
     """None: it never could be read."""
@@ -216,7 +261,7 @@ class ChangeShelf:
     """Entries of the store as items, each read once."""
 
     def __init__(self) -> None:
-        self._read: dict[str, _Read] = {}
+        self._read: dict[str, _ReadEntry] = {}
 
     @property
     def faults(self) -> dict[str, str]:
@@ -225,7 +270,7 @@ class ChangeShelf:
 
     def read(self, entries: Iterable[Entry]) -> list[Change]:
         """Those under items/ that can be read; of one that no longer can, the last good one."""
-        known, read = self._read, dict[str, _Read]()
+        known, read = self._read, dict[str, _ReadEntry]()
         for entry in entries:
             if entry.key.startswith(ITEMS):
                 found = known.get(entry.key)
@@ -236,12 +281,12 @@ class ChangeShelf:
         return [found.item for found in read.values() if found.item is not None]
 
 
-def _read(entry: Entry, last_good: Change | None) -> _Read:
+def _read(entry: Entry, last_good: Change | None) -> _ReadEntry:
     try:
-        return _Read(entry, read_item_at(entry.key, entry.value))
+        return _ReadEntry(entry, read_item_at(entry.key, entry.value))
     except ValueError as error:
         log.error("fleet.item_unreadable", key=entry.key, fault=str(error))
-        return _Read(entry, last_good, str(error))
+        return _ReadEntry(entry, last_good, str(error))
 
 
 class ChangeMemory:

@@ -46,7 +46,7 @@ class ChangeKind(StrEnum):
     RULE = "rule"
     """The value is a rule as it is stored (rules/drafts.value_of)."""
     BUDGET = "budget"
-    """The value is one budget of a policy, as `written`; of HERE what differs (budgetlayers)."""
+    """The value is one budget of a policy, as `written`; of HERE what differs (budgets/layers)."""
     POLICY = "policy"
     """What an agent changed of a database's policy besides its budgets: settings, order, mode."""
     METRIC = "metric"
@@ -57,6 +57,15 @@ class ChangeKind(StrEnum):
     """A member of a shard, and where its agent is."""
     HANDOVER = "handover"
     """An announced switchover of a shard."""
+
+
+class Sort(StrEnum):
+    """What can be rolled back without the rest."""
+
+    RULES = "rules"
+    BUDGETS = "budgets"
+    METRICS = "metrics"
+    MEMBERS = "members"
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 
 import structlog
 
+from headgate.base.advice import Advice, Severity
 from headgate.base.keyvalue import Compare, Listing, Put
 from headgate.base.overlay import Overlay
 from headgate.base.ports import ChangeLog, Clock
@@ -77,7 +78,6 @@ from headgate.changes.state import (
 )
 from headgate.errors import Conflict, Fault, InvalidSettings, OutcomeUnknown, StoreUnavailable
 from headgate.history.records import AuditEntry
-from headgate.metrics.lint import Advice, Severity
 from headgate.rules.drafts import RuleDrafts
 
 log = structlog.get_logger()
@@ -185,6 +185,11 @@ class OwnBook(ChangeBook):
         """As the store has it now; put in force by `then`, while no other change is made."""
         return await self._own.load(then, salvaged=salvaged)
 
+    async def renew(self, then: Loaded) -> None:
+        """All that is held, once more, while no other change is made."""
+        async with self._own.lock:
+            await then(list(self.held.items.values()))
+
     async def forget(self, kind: str, ids: Iterable[str]) -> None:
         """What ended long ago is taken out, with an audit entry and no revision."""
         await self._own.forget([(kind, self.name(kind, one, HERE)) for one in ids])
@@ -281,7 +286,8 @@ class OwnWriter(LogWriter):
         """Called with the keys of what has changed of shards."""
         self.on_found: Callable[[Sequence[Change]], Awaitable[object]] | None = None
         """Called with what a commit with an unknown outcome did after all."""
-        self._lock = asyncio.Lock()
+        self.lock = asyncio.Lock()
+        """Held while a change is made."""
         self._looking: asyncio.Task[None] | None = None
 
     def close(self) -> None:
@@ -293,7 +299,7 @@ class OwnWriter(LogWriter):
         while True:
             await self._clock.sleep(LOOK_AGAIN_S)
             with suppress(StoreUnavailable):
-                async with self._lock:
+                async with self.lock:
                     held = await self.read()
                 found = [item for name, item in held.items.items() if before.get(name) != item]
                 if found and self.on_found is not None:
@@ -310,7 +316,7 @@ class OwnWriter(LogWriter):
         """As the store has it now. `then`: puts all of it in force, before anybody makes another
         change: one that came in between would be missing. `salvaged`: it cannot be opened, and is
         only looked at."""
-        async with self._lock:
+        async with self.lock:
             await self._take(await self._store.list((HEAD, ITEMS), allow_stale=salvaged))
             if then is not None:
                 await then(list(self.held.items.values()))
@@ -334,7 +340,7 @@ class OwnWriter(LogWriter):
             try:
                 if dry_run:  # A dry run does not wait for changes, nor they for it.
                     return await super().carry_out(led, who=who, expect_n=expect_n, dry_run=True)
-                async with self._lock:
+                async with self.lock:
                     return await super().carry_out(led, who=who, expect_n=expect_n)
             except _Unready as unready:
                 # Without the lock: what others have is merged meanwhile.
@@ -390,10 +396,10 @@ class OwnWriter(LogWriter):
         """One: its store takes all of it in one transaction."""
         return [tuple(changes)] if changes else []
 
-    async def _attempt(self, ground: LogHead, step: Revision, draft: Draft) -> LogHead | None:
+    async def _attempt(self, run: PendingChange, ground: LogHead, step: Revision) -> LogHead | None:
         held = await self.read()
         lifts = all(one.after is not None and is_taken_out(one.after) for one in step.changes)
-        audit = list(_audit_of(step, draft))
+        audit = list(_audit_of(step, run.draft))
         puts = await beside(len(step.changes), lambda: puts_of(step, 0))
         try:
             made = await self._commit_here(ground.head_revision, puts, audit, must_fit=lifts)
@@ -436,7 +442,7 @@ class OwnWriter(LogWriter):
     async def forget(self, names: Sequence[ChangeName]) -> None:
         """Without a revision: what is forgotten had ended, and nobody goes back to it. What is of
         a shard stays, for agents that were away: `collect` drops that."""
-        async with self._lock:
+        async with self.lock:
             held = await self.read()
             found = (held.items[name] for name in names if name in held.items)
             before_s = self._clock.now().wall_s - JUST_SET_S
@@ -445,7 +451,7 @@ class OwnWriter(LogWriter):
 
     async def collect(self) -> None:
         """Drop what has been over for long of all shards."""
-        async with self._lock:
+        async with self.lock:
             await self.read()
             wall_s, items = self._clock.now().wall_s, self.shared.items
             for shard in list(self.shared.inventories):
@@ -477,7 +483,7 @@ class OwnWriter(LogWriter):
         """What another agent (`by`) has of a shard, as far as it is newer than what is held, in one
         commit; with the numbers that it has. The next change made here gets a higher one than any
         of them."""
-        async with self._lock:
+        async with self.lock:
             await self.read()
             newer, rejected = self._newer(shard, entries)
             if newer:

@@ -16,7 +16,9 @@ from functools import cached_property
 from typing import Protocol, TypeVar
 
 MAX_PATTERN_CHARS = 127
-_PATTERN = re.compile(r"[A-Za-z0-9_*][A-Za-z0-9_.:/*-]{0,126}")
+NAME = "[A-Za-z0-9_*][A-Za-z0-9_.:/*-]{0,126}"
+"""A pattern of a level, as a regular expression has it."""
+_PATTERN = re.compile(NAME)
 
 
 class Level(Enum):

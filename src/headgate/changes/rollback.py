@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import replace
 from types import MappingProxyType
 
+from headgate.base.advice import Advice, Severity
 from headgate.changes.exchanged import apart
 from headgate.changes.model import REPLICATED, ROLLBACK, Change, ChangeKind, Edit, Revision
 from headgate.changes.reach import HERE
@@ -26,7 +27,6 @@ from headgate.changes.state import (
     stands,
 )
 from headgate.errors import Conflict
-from headgate.metrics.lint import Advice, Severity
 from headgate.rules.drafts import UNCHANGED, ChangeAuthor, ended
 
 MAX_ADVICE = 50
@@ -42,6 +42,8 @@ SORTS: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 """What can be rolled back without the rest."""
 
+RESTORE = "restore"
+"""The action."""
 Only = Callable[[Change], bool]
 
 
@@ -218,7 +220,7 @@ def restored(held: LogState, items: Iterable[Change], known_n: int, asked: Chang
     advice = list(_newer_told(held, kept.values(), asked))[:MAX_ADVICE]
     if not changes and least_n <= held.n:
         advice.append(UNCHANGED)
-    return Draft("restore", _puts_first(held, changes, asked), tuple(advice), least_n)
+    return Draft(RESTORE, _puts_first(held, changes, asked), tuple(advice), least_n)
 
 
 def _winner(held: LogState, now: Change | None, item: Change, asked: ChangeAuthor) -> Change | None:

@@ -34,14 +34,15 @@ from headgate.changes.book import ChangeBook
 from headgate.changes.exchange import Exchange
 from headgate.changes.exchange_api import ExchangedDoc, OfferDoc, decode_offer, encode_answer
 from headgate.changes.file_format import SECTIONS
+from headgate.changes.logs import NO_FLEET
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.own import OwnBook
 from headgate.changes.state import ChangeMade, LogState, read_item_at
 from headgate.check.questions import about
 from headgate.errors import InvalidRequest, StoreUnavailable
-from headgate.fleet.routes import LOOK_TIMEOUT_S, LOOKS_AT_ONCE, NO_FLEET, Fleet
+from headgate.fleet.routes import LOOK_TIMEOUT_S, LOOKS_AT_ONCE, Fleet
 from headgate.history.looking import SharedLook, encoded_in_thread, json_in_thread
-from headgate.http.documents import UnderWay, etag, json_response
+from headgate.http.documents import etag, json_response
 from headgate.http.routes import Call, Caller, DryRun, Plain, Route, SettingsBody, Unread
 
 T = TypeVar("T")
@@ -93,7 +94,6 @@ class ChangeRoutes:
         self._own = own
         self._fleet = fleet
         self._clock = clock
-        self._under_way = UnderWay()
         self._turns = {which: asyncio.Semaphore(LOOKS_AT_ONCE) for which in Log}
         self._lists = {
             (which, ended): self._shared(which, self._listing(which, ended=ended))
@@ -189,7 +189,7 @@ class ChangeRoutes:
         return exported
 
     async def _changed(self, which: Log, making: Awaitable[ChangeMade]) -> Response:
-        change = await self._under_way.finish(making)
+        change = await making
         replayed = await self._replayed(change) if change.dry_run else []
         response = await json_in_thread(lambda: change_made_doc(change, which, replayed))
         response.headers.update(etag(change.after_n))

@@ -15,15 +15,16 @@ from enum import Enum
 from sys import intern
 from typing import Any, NamedTuple
 
-from headgate.base.declared import parse_date_time
+from headgate.base.advice import Advice
+from headgate.base.declared import iso, parse_date_time
 from headgate.base.keyvalue import read_object
 from headgate.base.overlay import Overlay
 from headgate.base.redaction import redacted
+from headgate.budgets.limits import amount_told
 from headgate.changes.model import Change, ChangeKind, Edit, Revision, log_n
 from headgate.changes.reach import EVERYWHERE, HERE, Reach, parse_reach
 from headgate.errors import Fault, HeadgateError
 from headgate.fleet.beat import Beat
-from headgate.metrics.lint import Advice
 
 # --- who has a copy, besides the agent that made it: what an acknowledgment says ------------
 
@@ -298,6 +299,9 @@ MAX_TOLD = 5
 """Differences in the line that sums a revision up."""
 MAX_VALUE_CHARS = 80
 UNSET = "unset"
+STARTS = "starts_at"
+"""In the value of a change of any kind that starts later."""
+START_WITHIN_S = 30 * 86_400.0
 BOOKKEEPING = frozenset({"created_at", "created_by", "set_at", "ruled_at", "charged", "suspended"})
 """In a rule's value: author and time, which no file has."""
 _SAID_BESIDES = frozenset({"who", "set_wall_s", "for_s", "term"})
@@ -340,6 +344,21 @@ def ends_at(item: Change) -> float | None:
     return None if given is None else parse_date_time(given)
 
 
+def starts_at(item: Change) -> float | None:
+    """Wall-clock seconds; None: at once. ValueError: nobody can tell."""
+    given = None if item.value is None else item.value.get(STARTS)
+    return None if given is None else parse_date_time(given)
+
+
+def waits(item: Change, wall_s: float) -> bool:
+    """Is set, and starts later. One whose start cannot be read does not wait."""
+    try:
+        start = None if is_taken_out(item) else starts_at(item)
+    except ValueError:
+        return False
+    return start is not None and start > wall_s
+
+
 def counted_from(item: Change) -> float:
     """When its time began, by the clock of who set it: `set_at` of a shard's change may lie later,
     behind what it took the place of (exchange.succeeding)."""
@@ -350,7 +369,8 @@ def counted_from(item: Change) -> float:
 
 def said_by(item: Change) -> dict[str, Any]:
     """What a budget's value says of the budget itself."""
-    return {key: one for key, one in (item.value or {}).items() if key not in BOOKKEEPING}
+    aside = {*BOOKKEEPING, STARTS}
+    return {key: one for key, one in (item.value or {}).items() if key not in aside}
 
 
 def is_change_of_file(value: Mapping[str, Any]) -> bool:
@@ -456,7 +476,8 @@ class SettingDifference:
     after: Any
 
     def __str__(self) -> str:
-        return f"{self.name} {_shown(self.before)} → {_shown(self.after)}"
+        before, after = (amount_told(self.name, one) for one in (self.before, self.after))
+        return f"{self.name} {_shown(before)} → {_shown(after)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -605,7 +626,7 @@ class ChangeMade:
 
 
 def summary_of(changes: Sequence[Edit]) -> str:
-    """`rule f-1a2b3c (fleet): added; budget etl@fleet: rate 20 → 30`."""
+    """`rule f-1a2b3c (fleet): added; budget etl@fleet: rate 20% → 30%`."""
     told = [difference(change).line for change in changes[:MAX_TOLD]]
     if len(changes) > MAX_TOLD:
         told.append(f"and {len(changes) - MAX_TOLD:,} more")
@@ -659,6 +680,35 @@ def oversized(changes: Iterable[Edit], most_bytes: int = MAX_ITEM_BYTES) -> Iter
                 f"takes {size_bytes:,} bytes, at most {most_bytes:,}{where}: split it into several"
             )
             yield Fault(f"{change.after.kind} {change.after.id}", message)
+
+
+def untimely(
+    changes: Iterable[Edit], held: LogState, wall_s: float, *, replaces: bool = False
+) -> Iterator[Fault]:
+    """Of starts. What waits for its start is no part of what is in force now: one takes no place
+    of the other unless that is meant (`replaces`)."""
+    for before, after in ((one.before, one.after) for one in changes):
+        if after is None or is_taken_out(after):
+            continue
+        place, start = f"{after.kind} {after.id}", starts_at(after)
+        was_waiting = before is not None and waits(before, wall_s)
+        if start is None or start <= wall_s:
+            is_switch = after.kind is ChangeKind.POLICY  # Set now, it counts now.
+            if was_waiting and before is not None and not (replaces or start or is_switch):
+                message = f"waits until {iso(starts_at(before) or 0.0)}: remove that change first"
+                yield Fault(place, f"{message}, or replace it with a file of changes")
+            continue
+        end = ends_at(after)
+        if after.kind is ChangeKind.POLICY and after.reach == HERE:
+            yield Fault(place, f"cannot have {STARTS} at one agent; give it a reach")
+        elif start > wall_s + START_WITHIN_S:
+            yield Fault(place, f"starts at {iso(start)}, more than 30 days ahead")
+        elif before is not None and held.stands(before, wall_s) and not was_waiting:
+            message = f"is in force now, and would not be until {iso(start)}: remove it first"
+            yield Fault(place, f"{message}, or use another name")
+        elif end is not None and end <= start:
+            message = f"ends at {iso(end)}, before it starts at {iso(start)}"
+            yield Fault(place, f"{message}: give `for` or `expires_at`")
 
 
 def parts_of(changes: Sequence[Edit]) -> list[tuple[Edit, ...]]:

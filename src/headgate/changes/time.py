@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from headgate.base.ports import Clock
@@ -289,7 +288,3 @@ class ChangeTime:
 
 def _past_name(name: str, set_at: float) -> str:
     return f"{PAST}{set_at!r}/{name}"
-
-
-def iso(wall_s: float) -> str:
-    return datetime.fromtimestamp(wall_s, UTC).isoformat().replace("+00:00", "Z")

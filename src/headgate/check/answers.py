@@ -9,7 +9,7 @@ import msgspec
 from headgate.base.names import Scope
 from headgate.budgets.ask import DebitResult
 from headgate.check.decide import finding_of, findings, is_idle, utilization
-from headgate.check.model import Activity, Decision, Finding, Verdict
+from headgate.check.model import Activity, Decision, Finding, State, Verdict
 from headgate.check.reasons import reason_of
 
 LAG = "lag"
@@ -136,8 +136,9 @@ class BatchDoc(msgspec.Struct, frozen=True):
 
 class FrenoDoc(msgspec.Struct, frozen=True):
     StatusCode: int
-    Value: float
-    Threshold: float
+    Value: float | None
+    """Null where there is none: to a client of freno's that is no number, never a lag of 0."""
+    Threshold: float | None
     Message: str
 
 
@@ -202,19 +203,19 @@ def freno_doc(decision: Decision) -> FrenoDoc:
     return FrenoDoc(FRENO_STATUS[verdict], value, threshold, message)
 
 
-def _one_number(decision: Decision) -> tuple[float, float]:
+def _one_number(decision: Decision) -> tuple[float | None, float | None]:
     """freno answers with one metric, which its clients take for the replication lag in seconds.
     Ours: the one that rejects, lag first; else lag. Without lag, the nearest to its threshold.
     """
     for finding in sorted(decision.failing, key=lambda finding: finding.ref.metric != LAG):
-        if finding.value is not None and finding.threshold is not None:
+        if finding.value is not None and finding.state is not State.UNAVAILABLE:
             return finding.value, finding.threshold
     lag = finding_of(decision, LAG)
     if lag is not None:
-        return lag.value or 0.0, lag.threshold or 0.0
+        return None if lag.state is State.UNAVAILABLE else lag.value, lag.threshold
     worst = decision.health.default.worst if decision.health else None
-    if worst is None or worst.sample is None:
-        return 0.0, 0.0
+    if worst is None or worst.sample is None or worst.absent is not None:
+        return None, worst.spec.threshold if worst else None
     return worst.sample.value, worst.spec.threshold
 
 

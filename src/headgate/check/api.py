@@ -37,7 +37,7 @@ class MetricView(msgspec.Struct, frozen=True):
     timeout_s: float
     max_age_s: float
     granularity_s: float
-    """Resolution of the value: the longest of probe interval and observed age."""
+    """Resolution of the value: the longest of heartbeat interval (lag), probe interval and age."""
     now: MetricDoc
     """Its state is `disabled` if it is switched off: neither probed nor used."""
     advice: Sequence[str] = ()

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from headgate.base.ports import Clock
 from headgate.budgets.charging import Debits
 from headgate.check.board import Board
-from headgate.check.decide import closed, decide, wrong_agent
+from headgate.check.decide import closed, decide, unmeasured, wrong_agent
 from headgate.check.demand import Demands
+from headgate.check.health import Health
 from headgate.check.model import Check, Decision, Turn, Verdict, turn_of
 from headgate.history.recorder import Recorder
 from headgate.pacing.pacer import Pacer
@@ -35,6 +36,7 @@ class Checker:
         anonymous_may_pass: bool,
     ) -> None:
         self._healths = board.healths
+        self._without_value = recorder.without_value
         self._record = recorder.record
         self._demands = demands.by_database
         self._now = clock.now
@@ -52,6 +54,10 @@ class Checker:
         """Set on a passive standby: the address to check at instead."""
         self.closed = ""
         """Set if the operators' changes cannot be read: why every check is rejected."""
+
+    def follow(self, rules: RuleBook) -> None:
+        """From the next check on, these are in force."""
+        self.rules = rules
 
     def check(self, check: Check) -> Decision:
         # Spelt out: this is the hot path, and a frame is a tenth of it.
@@ -74,6 +80,8 @@ class Checker:
             roll=roll,
             anonymous_may_pass=self.anonymous_may_pass,
         )
+        if health is not None and health.lacks_any and decision.verdict is _OK:
+            self._count_unmeasured(decision, health)
         if self.fairness is not None and (turn := self.fairness.turn(decision)) is not None:
             decision = self._in_turn(decision, turn, roll)
         if self.pacers and (pacer := self.pacers.get(check.database)) is not None:
@@ -82,6 +90,10 @@ class Checker:
             decision = self._debited(decision, roll)
         self._record(decision)
         return decision
+
+    def _count_unmeasured(self, decision: Decision, health: Health) -> None:
+        for standing in unmeasured(decision.check, health, decision.at):
+            self._without_value[decision.check.database, standing.spec.name] += 1
 
     def _debited(self, decision: Decision, roll: float) -> Decision:
         charged = (self.debits or NO_DEBITS).meter(decision, roll)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from starlette.responses import Response
 
+from headgate.base.declared import iso
 from headgate.base.redaction import redacted
 from headgate.check.answers import answer_doc
 from headgate.check.api import (
@@ -23,7 +24,6 @@ from headgate.check.api import (
 )
 from headgate.check.questions import ExplainQuery, about, check_of
 from headgate.check.views import Views, is_of
-from headgate.fleet.api import iso
 from headgate.history.api import PastDoc
 from headgate.history.looking import json_in_thread
 from headgate.history.routes import SinceQuery, Watching

@@ -6,7 +6,7 @@ the check's only dice throw, uniform in [0, 1), however many metrics and rules t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from headgate.base.names import ANONYMOUS, MetricRef, Scope
 from headgate.check.health import Health, MetricStatus, Selection, not_rolled_up
@@ -75,7 +75,9 @@ def _gate(check: Check, health: Health, applied: Applied, now: Instant, roll: fl
         return Decision(_OK, check, now, health, (), applied.reject, applied)
     if not chosen.standings:
         return _reject_unjudged(check, health, applied, now, roll)
-    return _judged(check, health, applied, now, roll, _unfit(chosen.standings, now))
+    some = now.mono_s <= chosen.others_pass_until
+    failing = _unfit(chosen.rejecting if some else chosen.standings, now)
+    return _judged(check, health, applied, now, roll, failing)
 
 
 def _judged(
@@ -339,7 +341,26 @@ def _absent_state(standing: MetricStatus, now: Instant, breached: bool) -> State
         return State.IGNORED
     if policy is AbsencePolicy.HOLD and now.mono_s <= standing.passes_until:
         return State.BREACHED if breached else State.LAST_VALUE
+    if standing.spec.reject_for_s and _rejected_for_long(standing, now):
+        return State.IGNORED
     return State.UNAVAILABLE
+
+
+def _rejected_for_long(standing: MetricStatus, now: Instant) -> bool:
+    """Only probes that fail count: nothing is known of what nobody has tried to measure."""
+    absent, since = standing.absent, standing.absent_since
+    if absent is None or since is None or absent.cause in (*NOT_COLLECTED, *IDLE_CAUSES):
+        return False
+    return now.mono_s - since > standing.spec.reject_for_s
+
+
+def unmeasured(check: Check, health: Health, now: Instant) -> Iterator[MetricStatus]:
+    """The metrics without a value that did not keep this check from being admitted."""
+    for standing in _selected(check, health):
+        if isinstance(standing, MetricRef) or standing.absent is None:
+            continue
+        if judge(standing, now).state is State.IGNORED:
+            yield standing
 
 
 def _unfit(standings: Iterable[MetricStatus], now: Instant) -> tuple[Finding, ...]:
@@ -349,7 +370,7 @@ def _unfit(standings: Iterable[MetricStatus], now: Instant) -> tuple[Finding, ..
         if standing.passes and mono_s <= standing.passes_until:
             continue
         finding = judge(standing, now)
-        if finding.state not in PASSING:
+        if finding.state is _BREACHED or finding.state not in PASSING:
             failing.append(finding)
     return tuple(failing)
 

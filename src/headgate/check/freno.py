@@ -14,13 +14,13 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from headgate.base.declared import iso
 from headgate.check.answers import LAG
 from headgate.check.decide import judge
 from headgate.check.health import Health
 from headgate.check.model import State
 from headgate.check.reasons import describe
 from headgate.check.views import Views
-from headgate.fleet.api import iso
 from headgate.http.documents import json_response
 from headgate.http.routes import Plain, Route
 from headgate.metrics.samples import Instant

@@ -7,7 +7,7 @@ metrics of a database. Both are made when a reading arrives, so that a check onl
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from headgate.base.names import MetricRef, Scope
@@ -30,7 +30,11 @@ class Window:
         readings = (*self.readings, reading)[-max(keep, 1) :]
         if isinstance(reading, Sample):
             return Window(readings, reading, None)
-        since = self.absent_since if self.absent_since is not None else reading.at
+        since, latest = self.absent_since, self.latest
+        # What was not measured because nobody checks has not been failing.
+        idled = isinstance(latest, Absent) and latest.cause is Cause.HIBERNATING
+        if since is None or (idled and reading.cause is not Cause.HIBERNATING):
+            since = reading.at
         return replace(self, readings=readings, absent_since=since)
 
     def without_latest(self) -> Window:
@@ -128,6 +132,9 @@ class Selection:
     standings: tuple[MetricStatus, ...]
     all_pass: bool
     all_pass_until: float
+    rejecting: tuple[MetricStatus, ...]
+    """Those that do not pass, until `others_pass_until`."""
+    others_pass_until: float
     worst: MetricStatus | None
     """The metric nearest to its threshold: what a one-number answer shows."""
 
@@ -138,6 +145,8 @@ def select(standings: Iterable[MetricStatus]) -> Selection:
         standings=chosen,
         all_pass=all(standing.passes for standing in chosen),
         all_pass_until=min((standing.passes_until for standing in chosen), default=-FOREVER),
+        rejecting=tuple(standing for standing in chosen if not standing.passes),
+        others_pass_until=min((s.passes_until for s in chosen if s.passes), default=FOREVER),
         worst=max(chosen, key=lambda standing: standing.utilization, default=None),
     )
 
@@ -157,6 +166,8 @@ class ShardHealth:
     """Address of the agent that answers for the shard, if it is another one."""
     ask_database: str = ""
     """That agent's name for the database."""
+    lags: Mapping[str, float | None] = field(default_factory=dict)
+    """Each replica's lag, as it goes into the rollup; None: without a value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +184,8 @@ class Health:
     whole: Selection
     """The same metrics, all with scope shard."""
     shard: ShardHealth | None = None
+    lacks_any: bool = False
+    """Whether the newest reading of some metric, of the host or the shard, has no value."""
 
     @property
     def own(self) -> Selection:
@@ -202,13 +215,18 @@ def health_of(
         host=select(host),
         whole=select(whole),
         shard=shard,
+        lacks_any=any(
+            standing.absent is not None
+            for of in (standings, shard.standings if shard is not None else NO_STANDINGS)
+            for standing in of.values()
+        ),
     )
 
 
 def not_rolled_up(spec: MetricSpec) -> MetricStatus:
     """The host's own value is no stand-in for the shard's."""
     absent = Absent(Cause.WARMING_UP, "it has not been rolled up yet", 0.0)
-    rejecting = replace(spec, absence=AbsencePolicy.REJECT)
+    rejecting = replace(spec, absence=AbsencePolicy.REJECT, reject_for_s=0.0)
     return stand(rejecting, Window((absent,)), scope=Scope.SHARD)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import msgspec
 from starlette.responses import Response
 
-from headgate.base.declared import settings_schema
+from headgate.base.declared import iso, settings_schema
 from headgate.base.redaction import redacted
 from headgate.changes.model import Change
 from headgate.changes.state import ChangeMade
@@ -20,11 +20,10 @@ from headgate.check.health import Window
 from headgate.check.questions import about
 from headgate.check.views import Views, hides_file
 from headgate.errors import StoreUnavailable
-from headgate.fleet.api import iso
 from headgate.history.replay import REPLAYED_MINUTES, ThresholdReplay, replay_threshold
-from headgate.http.documents import UnderWay, etag, json_response
+from headgate.http.documents import etag, json_response
 from headgate.http.routes import Call, Caller, Plain, Reaching, Route, SettingsBody
-from headgate.metrics.model import Builtin, Command, Http, Source, Sql
+from headgate.metrics.model import Builtin, Command, Http, Source, Sql, granularity_s
 from headgate.metrics.routes import END_SETTINGS, FOR_TOLD, MetricReaching
 from headgate.metrics.service import DatabasePlan, MetricEntry, NoSuchMetric, Proposal
 from headgate.metrics.settings import METRIC_SETTINGS
@@ -45,7 +44,6 @@ class MetricRoutes:
     def __init__(self, views: Views, reaching: MetricReaching) -> None:
         self._views = views
         self._reaching = reaching
-        self._under_way = UnderWay()
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -91,7 +89,7 @@ class MetricRoutes:
         database, metric = call.place("database"), call.place("metric")
         book = await self._reaching.target(call.query.reach, database)
         change = getattr(book, verb)(database, metric, *settings, **call.change, **more)
-        made: Proposal | ChangeMade = await self._under_way.finish(change)
+        made: Proposal | ChangeMade = await change
         if isinstance(made, ChangeMade):
             doc = self._reaching.doc(database, metric, made)
             if dry_run:
@@ -161,7 +159,9 @@ class MetricRoutes:
             interval_s=spec.interval_s,
             timeout_s=spec.timeout_s,
             max_age_s=spec.max_age_s,
-            granularity_s=max(spec.interval_s, (now.age_ms or 0) / 1000),
+            granularity_s=granularity_s(
+                spec, age_s=(now.age_ms or 0) / 1000, beats_every_s=plan.beats_every_s
+            ),
             now=now,
             advice=[*map(str, entry.advice), *hides_file(plan, entry)],
             expires_at=None if entry.expires_at is None else iso(entry.expires_at),

@@ -32,6 +32,8 @@ class Verdict(Enum):
     INTERNAL_ERROR = "INTERNAL_ERROR"
     """A bug of the agent. `decide` never returns it: the listener answers 500 with it."""
 
+    __hash__ = object.__hash__  # Enum's own is a call, in each count of a rejection.
+
 
 VERDICT_MEANINGS: dict[Verdict, str] = {
     Verdict.OK: "every selected metric is healthy: one piece of work may start",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headgate.base.names import Scope
+from headgate.base.units import share_of
 from headgate.check.decide import ceiling_unknown
 from headgate.check.health import ShardHealth
 from headgate.check.model import Decision, Finding, State, Verdict
@@ -140,11 +141,28 @@ def _above(finding: Finding, ceiling: float) -> bool:
 def _obstacles(decision: Decision) -> list[str]:
     shard = decision.health.shard if decision.health else None
     if shard is None:
-        return [describe(finding) for finding in ordered(decision.failing)]
+        return _described(decision.failing)
     unspoken = {f.cause: f for f in decision.failing if f.cause in _SHARD_CAUSES}
     others = tuple(f for f in decision.failing if f.cause not in _SHARD_CAUSES)
     told = [_nobody_speaks(finding, shard) for finding in unspoken.values()]
-    return told + [describe(finding) for finding in ordered(others)]
+    return told + _described(others)
+
+
+def _described(failing: tuple[Finding, ...]) -> list[str]:
+    """What has no value for one and the same reason is one obstacle: a server's message is read
+    once."""
+    told: dict[object, list[Finding]] = {}
+    for one in ordered(failing):
+        is_absent = one.state is not State.BREACHED and one.spec is not None and one.cause
+        told.setdefault((one.cause, one.detail) if is_absent else one.ref, []).append(one)
+    return [describe(same[0]) if len(same) == 1 else _absences(same) for same in told.values()]
+
+
+def _absences(same: list[Finding]) -> str:
+    longest_s = max((one.unavailable_for_s or 0.0 for one in same), default=0.0)
+    since = f" for {duration(longest_s)}" if longest_s else ""
+    names = ", ".join(map(name_of, same))
+    return f"{names} have no value{since} ({_words(same[0].cause, same[0].detail)})"
 
 
 def _nobody_speaks(finding: Finding, shard: ShardHealth) -> str:
@@ -208,19 +226,6 @@ def _words(cause: Cause | None, detail: str) -> str:
     return f"{told}: {detail}" if told and detail else told or detail
 
 
-def share_of(ratio: float) -> str:
-    """In percent, and 0 % or 100 % only where it is just that."""
-    places = next((n for n in range(8) if _tells(f"{ratio:.{n}%}", ratio)), None)
-    if places is not None:
-        return f"{ratio:.{places}%}"
-    return "almost 100%" if ratio > 0.5 else "almost 0%"
-
-
-def _tells(text: str, ratio: float) -> bool:
-    said = float(text[:-1]) / 100
-    return abs(said - ratio) <= min(0.005, 0.05 * ratio, 0.05 * (1 - ratio))
-
-
 def quantity(value: float, unit: str) -> str:
     number = f"{value:,.0f}" if 10_000 <= value < 1e15 else f"{value:.4g}"
     if unit == "ratio" and value < 10_000:
@@ -231,8 +236,9 @@ def quantity(value: float, unit: str) -> str:
 
 
 def limit_told(metric: str, limit: float) -> str:
-    """With its unit, as far as that is known without a server."""
-    return quantity(limit, BUILTINS[metric].unit if metric in BUILTINS else "")
+    """With its unit, as far as that is known without a server; also of `shard/lag`, `lag@db-b`."""
+    name = metric.rpartition("/")[2].partition("@")[0]
+    return quantity(limit, BUILTINS[name].unit if name in BUILTINS else "")
 
 
 def duration(seconds: float) -> str:

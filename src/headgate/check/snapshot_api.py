@@ -266,6 +266,7 @@ def _spec_doc(spec: MetricSpec) -> dict[str, Any]:
         "max_age_s": spec.max_age_s,
         "absence": spec.absence.value,
         "hold_s": spec.hold_s,
+        "reject_for_s": spec.reject_for_s,
         "scope": spec.scope.value,
         "rollup": spec.rollup.by,
     }
@@ -462,6 +463,8 @@ def _read_spec(document: Mapping[str, Any]) -> MetricSpec:
         max_age_s=strict.number(document, "max_age_s"),
         absence=strict.one_of(AbsencePolicy, strict.text(document, "absence"), "absence"),
         hold_s=strict.number(document, "hold_s"),
+        # Agents before 0.2 do not send it.
+        reject_for_s=strict.number({"reject_for_s": 0.0, **document}, "reject_for_s"),
         scope=strict.one_of(Scope, strict.text(document, "scope"), "scope"),
         rollup=Rollup(by=strict.text(document, "rollup")),
     )

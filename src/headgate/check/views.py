@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from headgate.base.declared import iso
 from headgate.base.names import Identity, Scope
 from headgate.base.ports import Clock, SpansOut, Store
 from headgate.base.redaction import redacted
@@ -33,7 +34,6 @@ from headgate.check.reasons import WAKES, duration, reason_of
 from headgate.check.reporting import Intake
 from headgate.check.sampler import Sampler
 from headgate.check.streaming import Broadcasts
-from headgate.fleet.api import iso
 from headgate.fleet.status import FleetLook
 from headgate.history.api import rogue_advice, starvation_advice
 from headgate.history.keeper import Keeper

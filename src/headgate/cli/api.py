@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -18,6 +19,7 @@ from urllib.parse import quote, urlencode
 
 from headgate.cli.documents import read
 from headgate.cli.exits import AgentSilent, AgentUnreachable
+from headgate.cli.options import confirm, preview_line
 from headgate.client.drivers.pool import no_answer
 from headgate.client.drivers.sync import Deadline, converse
 from headgate.client.drivers.sync import connect as open_connection
@@ -110,9 +112,20 @@ class Api:
         dry_run: bool = False,
         query: Mapping[str, str] = NO_QUERY,
         new: bool = False,
+        ask: str | None = None,
     ) -> Answered:
-        """`etag`: only if it still is what was seen; `new`: only if there is none yet."""
+        """`etag`: only if it still is what was seen; `new`: only if there is none yet. `ask`:
+        its reach, where a person has to agree. It is tried first, and what it reaches is shown on
+        standard error, so that --json stays a document. What stays in the agent's own log needs
+        no agreement: it reaches no further than the agent's own shard."""
+        if ask is not None and not dry_run:
+            how: Any = {"etag": etag, "query": query, "new": new}
+            tried = self.change(method, path, settings, dry_run=True, **how).document
+            if tried.get("reached") is not None:
+                print(f"{ask}: {preview_line(tried)}", file=sys.stderr)
+                confirm(f"Change it for {ask}?")
         headers = {} if etag is None else {"If-Match": etag}
+        headers |= _on_behalf_of()
         headers |= {"If-None-Match": "*"} if new else {}
         body = b"" if settings is None else json.dumps(settings).encode()
         path = with_query(path, {**query, "dry_run": "true" if dry_run else None})
@@ -181,6 +194,11 @@ def default_url() -> str:
         if candidate.is_socket():
             return f"unix://{candidate}"
     return DEFAULT_URL
+
+
+def _on_behalf_of() -> dict[str, str]:
+    user = os.environ.get("SUDO_USER")  # noqa: TID251 -- sudo's word, and marked as claimed
+    return {"Headgate-On-Behalf-Of": user} if user else {}
 
 
 def _usual_sockets() -> Iterator[Path]:

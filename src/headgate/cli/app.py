@@ -31,6 +31,10 @@ class ListedCommand(TyperCommand):
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
         return self.load().make_context(info_name, args, parent=parent, **extra)
 
+    def get_short_help_str(self, limit: int = 0) -> str:
+        """The whole line, wrapped where it is printed: cut short, it does not help."""
+        return self._row.about
+
     def load(self) -> Any:
         """The command itself, as typer makes it of its function."""
         assert self.name is not None
@@ -56,6 +60,10 @@ class ListedGroup(TyperGroup):
             no_args_is_help=True,
             rich_markup_mode=PLAIN,
         )
+        self._about = group.about
+
+    def get_short_help_str(self, limit: int = 0) -> str:
+        return self._about
 
 
 class DefaultGroup(ListedGroup):

@@ -6,16 +6,19 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headgate.cli import completing
 from headgate.cli.asking import About, MaxWait, Quiet, UnavailablePolicy
+from headgate.cli.documents import plain
 from headgate.cli.options import AgentOptions, App, Database, Duration, Metrics, Scope, duration
 from headgate.errors import WaitedTooLong
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from headgate.check.answers import AnswerDoc
     from headgate.cli.api import Answered, Api
     from headgate.client.answers import Answer
@@ -107,15 +110,39 @@ def check(
     from headgate.check.answers import AnswerDoc
     from headgate.cli.documents import read
     from headgate.cli.exits import exit_code_of_verdict
-    from headgate.cli.output import show
-    from headgate.cli.pages import answer_page, debit_text
+    from headgate.cli.output import show, show_text
 
     asked = ask_until(agent.connect(), {**question.query, **work.query}, wait_s=wait)
     answer = read(AnswerDoc, asked.document)
     reject_incoherent(asked, answer, question.database)
-    debit = debit_text(asked.document)
-    show(asked, agent.as_json, lambda canvas: answer_page(answer, canvas, debit))
+    if answer.admitted:
+        show_text(asked, agent.as_json, admission(answer, asked.document))
+    else:
+        # What draws tables takes as long to load as all the rest: an admission needs none of it.
+        from headgate.cli.pages import rejection_page
+
+        show(asked, agent.as_json, lambda canvas: rejection_page(answer, canvas))
     raise typer.Exit(exit_code_of_verdict(answer.verdict))
+
+
+def admission(answer: AnswerDoc, document: Mapping[str, Any]) -> Text:
+    from rich.text import Text
+
+    who, where = plain(answer.app), plain(answer.database)
+    line = Text().append("ADMITTED", style="bold green")
+    line.append(f"  {who} may work on {where}")
+    charged = _charged(document)
+    return line.append(f"; {charged}") if charged else line
+
+
+def _charged(document: Mapping[str, Any]) -> str:
+    """What was charged to the budget that was named; empty where there is nothing to tell."""
+    debit = document.get("budget")
+    if not isinstance(debit, Mapping):
+        return ""
+    if debit.get("note"):
+        return plain(str(debit["note"]))
+    return plain(f"{debit.get('cost_s')} s of CPU charged to budget {debit.get('budget')}")
 
 
 def wait(
@@ -125,7 +152,7 @@ def wait(
     max_wait: MaxWait = None,
     quiet: Quiet = False,
 ) -> None:
-    """Wait until a job may run, as a program with the SDK does.
+    """Wait until a job may run.
 
     With jittered pauses that are never shorter than the agent asks for. Exits with 0 once
     admitted; with the code of the last rejection (10 to 19, as for `check`) when --max-wait
@@ -168,15 +195,14 @@ At = Annotated[
 
 
 def explain(question: CheckOptions, agent: AgentOptions, at: At = None) -> None:
-    """Show what a check would be answered, and why.
+    """Show how a check would be answered, and why.
 
     Shows every metric that is compared, which of them decide, and what would have to change.
     An explanation is not counted: it appears in no history and among no clients. With --at, what
     history keeps of that minute: what was decided, by which metric or rule, and which rules were
     in force.
     """
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
+    from headgate.cli.output import show_drawn
     from headgate.cli.pages import explain_page
     from headgate.rules.api import ExplainDoc
 
@@ -184,27 +210,22 @@ def explain(question: CheckOptions, agent: AgentOptions, at: At = None) -> None:
         _explain_at(question, at, agent)
         return
     asked = ask_following(agent.connect(), "/v1/explain", question.query)
-    doc = asked.document
-    show(asked, agent.as_json, lambda canvas: explain_page(read(ExplainDoc, doc), canvas))
+    show_drawn(asked, agent.as_json, ExplainDoc, explain_page)
 
 
 def _explain_at(question: CheckOptions, at: str, agent: AgentOptions) -> None:
     from datetime import datetime
 
     from headgate.cli.history import moment
-    from headgate.cli.output import show_view
-    from headgate.history.api import PastDoc
-    from headgate.present.history import past_view
 
     when = moment(at, datetime.now().astimezone())
     api = agent.connect(timeout_s=LOOK_BACK_TIMEOUT_S)
     asked = api.get("/v1/explain", app=question.app, database=question.database, at=when)
-    show_view(asked, agent.as_json, PastDoc, past_view)
+    agent.show(asked, "history.past_view")
 
 
 def ask_following(api: Api, path: str, question: Mapping[str, str | None]) -> Answered:
     """From the agent that we are sent to, as the SDK does: rarely more than once."""
-    from headgate.cli.render import plain
     from headgate.client.routes import MAX_HOPS
 
     asked = api.ask(path, **question)

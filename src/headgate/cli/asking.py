@@ -40,7 +40,7 @@ MaxWait: TypeAlias = Annotated[
     ),
 ]
 Quiet: TypeAlias = Annotated[
-    bool, typer.Option("--quiet", "-q", help="Print nothing but errors; the exit code tells.")
+    bool, typer.Option("--quiet", "-q", help="Print nothing but errors; see the exit code.")
 ]
 
 
@@ -126,7 +126,7 @@ class ClientOptions:
 
 def say(asking: ClientOptions, line: str) -> None:
     """On standard error: standard output is the job's. A job goes on when nobody reads there."""
-    from headgate.cli.render import plain
+    from headgate.cli.documents import plain
 
     if not asking.quiet:
         with suppress(OSError):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from functools import partial
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 from urllib.parse import quote
@@ -28,9 +28,9 @@ from headgate.cli.options import (
     DryRun,
     Interval,
     ReachOptions,
+    Since,
     Strict,
     completed_by,
-    confirmed,
     lasts_option,
 )
 from headgate.cli.table import BUDGET_TABLE
@@ -92,7 +92,6 @@ OneOf: TypeAlias = Annotated[
         help="Only of this one.",
     ),
 ]
-Since: TypeAlias = Annotated[str, typer.Option(metavar="TIME", help="So long ago: 30m, 6h, 7d.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +119,11 @@ class BudgetOptions:
 
 def list_budgets(database: AnyDatabase = None, *, agent: AgentOptions) -> None:
     """List budgets: how full, what they block, and what to do about it."""
-    from headgate.budgets.api import PoliciesDoc, PolicyDoc
-    from headgate.cli.output import show_view
-    from headgate.present.budgets import policies_view, policy_view
-
     api = agent.connect()
     if database is None:
-        show_view(api.get(BUDGETS), agent.as_json, PoliciesDoc, policies_view)
+        agent.show(api.get(BUDGETS), "budgets.policies_view")
     else:
-        show_view(api.get(policy_path(database)), agent.as_json, PolicyDoc, policy_view)
+        agent.show(api.get(policy_path(database)), "budgets.policy_view")
 
 
 def show_budget(
@@ -141,13 +136,9 @@ def show_budget(
 
     With a reach: as it is set there; DATABASE is `all` then.
     """
-    from headgate.budgets.api import BudgetDoc
-    from headgate.cli.output import show_view
-    from headgate.present.budgets import budget_view
-
     _check_meant(database, reach.said)
     answered = agent.connect().get(budget_path(database, name), reach=reach.said)
-    show_view(answered, agent.as_json, BudgetDoc, budget_view)
+    agent.show(answered, "budgets.budget_view")
 
 
 def violations(
@@ -158,13 +149,11 @@ def violations(
     agent: AgentOptions,
 ) -> None:
     """Show what was blocked, warned and delayed: by budget, limit and minute."""
-    from headgate.budgets.api import ViolationsDoc
-    from headgate.cli.output import show_view
-    from headgate.present.budgets import violations_view
+    from headgate.cli.history import span_since
 
     path = policy_path(database, "violations")
-    answered = agent.connect().get(path, since=since, budget=budget)
-    show_view(answered, agent.as_json, ViolationsDoc, violations_view)
+    answered = agent.connect().get(path, since=span_since(since), budget=budget)
+    agent.show(answered, "budgets.violations_view")
 
 
 def top(
@@ -217,15 +206,11 @@ def explain(
     agent: AgentOptions,
 ) -> None:
     """Explain whether a statement would run now, by which rule and budget, and what would help."""
-    from headgate.budgets.api import StatementExplainDoc
-    from headgate.cli.output import show_view
-    from headgate.present.budgets import explained_view
-
     said = {"sql": sys.stdin.read(MAX_SQL_CHARS) if sql == "-" else sql, **asdict(session)}
     said["database"] = said.pop("dbname")
     body = {key: value for key, value in said.items() if value is not None}
     answered = agent.connect().change("POST", policy_path(database, "explain"), body)
-    show_view(answered, agent.as_json, StatementExplainDoc, explained_view)
+    agent.show(answered, "budgets.explained_view")
 
 
 # --- changing --------------------------------------------------------------------------------
@@ -308,8 +293,8 @@ def mode(
         path, body = policy_path(database), {"mode_cap": words[0]}
         if said is None:
             return api.change("PATCH", path, body, etag=api.get(path).etag, dry_run=dry_run)
-        patch = partial(api.change, "PATCH", path, body, query={"reach": said})
-        return confirmed(patch, said, dry_run=dry_run, yes=change.yes)
+        ask = None if change.yes else said
+        return api.change("PATCH", path, body, query={"reach": said}, dry_run=dry_run, ask=ask)
 
     _check_meant(database, said)
     _change(cap, "SWITCHED", agent)
@@ -322,7 +307,7 @@ def delete(
     change: ChangeOptions,
     agent: AgentOptions,
 ) -> None:
-    """Remove a budget; what ran under it runs without it."""
+    """Delete a budget; its statements then run without it."""
     _change(OneBudget(database, name, reach.said, change).maker("DELETE", None), "DELETED", agent)
 
 
@@ -393,8 +378,9 @@ class OneBudget(NamedTuple):
         def make(api: Api) -> Answered:
             new = method == "PUT"
             etag = None if new else api.get(path, **query).etag
-            change = partial(api.change, method, path, given, etag=etag, query=query, new=new)
-            return confirmed(change, self.reach, dry_run=self.change.dry_run, yes=self.change.yes)
+            ask, dry_run = None if self.change.yes else self.reach, self.change.dry_run
+            how: Any = {"etag": etag, "query": query, "new": new}
+            return api.change(method, path, given, dry_run=dry_run, ask=ask, **how)
 
         return make
 
@@ -429,11 +415,9 @@ def _change(make: Callable[[Api], Answered], done: str, agent: AgentOptions) -> 
     from headgate.budgets.api import PolicyChangeDoc
     from headgate.cli.documents import read
     from headgate.cli.exits import FAILED
-    from headgate.cli.output import show_view
-    from headgate.present.budgets import change_view
 
     changed = make(agent.connect(timeout_s=FLEET_TIMEOUT_S))
-    show_view(changed, agent.as_json, PolicyChangeDoc, lambda change: change_view(change, done))
+    agent.show(changed, "budgets.change_view", done=done)
     change = read(PolicyChangeDoc, changed.document)
     if change.changed and not change.dry_run and any(one.fault for one in change.published):
         # Kept, and tried again; but a script must not take it for done.
@@ -455,7 +439,6 @@ ReplayFile = Annotated[
         "shows how close a replay is to what happened.",
     ),
 ]
-Last = Annotated[str, typer.Option(metavar="TIME", help="The last 10m, 1h, up to 24h.")]
 By = Annotated[
     str,
     typer.Option(
@@ -469,33 +452,28 @@ By = Annotated[
 def replay(
     database: DatabaseArgument,
     path: ReplayFile = None,
-    last: Last = "1h",
+    since: Since = "1h",
     by: By = "username",
     *,
     agent: AgentOptions,
 ) -> None:
-    """Play what statements did against another policy, and print what would have changed.
+    """Replay recorded statements against another policy, and print what would have changed.
 
     By budget and client: what would have run, been warned of, waited or been blocked, beside
-    what happened. Counts of statements that were drawn, and not all traced, are estimates.
+    what happened. Counts of statements that were drawn, and not all traced, are estimates. It
+    looks back 24h at most.
     """
-    from headgate.base.declared import parse_for
     from headgate.budgets.parse import written
-    from headgate.budgets.replay_api import BudgetReplayDoc
-    from headgate.cli.output import show_view
-    from headgate.present.budget_replay import replay_view
+    from headgate.cli.history import minutes_ago
     from headgate.settings.document import load_policy
 
-    try:
-        since_s = float(parse_for(last))
-    except ValueError as fault:
-        raise typer.BadParameter(f"--last {fault}") from None
+    since_s = 60.0 * minutes_ago(since, datetime.now().astimezone())
     body: dict[str, Any] = {"since_s": since_s, "by": [k for k in by.split(",") if k]}
     if path is not None:
         body["policy"] = written(load_policy(path))
     api = agent.connect(timeout_s=TIMEOUT_S)
     answered = api.change("POST", policy_path(database, "replay"), body)
-    show_view(answered, agent.as_json, BudgetReplayDoc, replay_view)
+    agent.show(answered, "budget_replay.replay_view")
 
 
 def last_hour(api: Api, document: Mapping[str, Any], log: str | None) -> list[str]:

@@ -7,7 +7,6 @@ never overwritten, the agent answers 412 and the command says so.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
@@ -22,7 +21,6 @@ from headgate.cli.options import (
     ReachOptions,
     completed_by,
     confirm,
-    confirmed,
     lasting_or_never,
     lasts_option,
     reached_line,
@@ -198,8 +196,9 @@ def _change_wide(
     from headgate.cli.pages import wide_metric_page
 
     api = wanted.agent.connect(timeout_s=FLEET_TIMEOUT_S)
-    post = partial(api.change, method, path, settings, query={**end, "reach": reach})
-    changed = confirmed(post, reach, dry_run=wanted.change.dry_run, yes=wanted.change.yes)
+    query, ask = {**end, "reach": reach}, None if wanted.change.yes else reach
+    dry_run = wanted.change.dry_run
+    changed = api.change(method, path, settings, query=query, dry_run=dry_run, ask=ask)
     if "reach" not in changed.document:  # This agent alone: a change like any of its own.
         _show_change(changed, {}, wanted)
         return

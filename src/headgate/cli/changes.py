@@ -8,6 +8,7 @@ A change that was shown before it is made is built on what was shown (If-Match).
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -17,23 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeAlias
 import typer
 
 from headgate.base.places import with_lines
-from headgate.changes.api import (
-    ChangeExportDoc,
-    ChangeMadeDoc,
-    ChangeRevisionsDoc,
-    ChangeRevisionWholeDoc,
-    ChangesDoc,
-    Sort,
-)
-from headgate.changes.file_format import SECTIONS, read_document
+from headgate.changes.model import Sort
 from headgate.cli import completing
-from headgate.cli.api import RequestRejected
 from headgate.cli.options import FLEET_TIMEOUT_S, AgentOptions, ChangeOptions
 from headgate.errors import Fault, InvalidSettings
 
 if TYPE_CHECKING:
+    from headgate.changes.api import ChangeMadeDoc
     from headgate.cli.api import Answered, Api
-    from headgate.present.view import Block
 
 CHANGES = "/v1/changes"
 S_PER_CHANGE = 0.02
@@ -61,7 +53,7 @@ Prune: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--prune",
-        help="Take out what is set and not in the file. With --database: that database's budgets, "
+        help="Take out what is set and not in the file. With --policy-of: that database's budgets, "
         "also those of its settings file.",
     ),
 ]
@@ -79,12 +71,9 @@ def list_changes(
     agent: AgentOptions,
 ) -> None:
     """List what operators changed: rules, budgets, metrics, skipped replicas, peers."""
-    from headgate.cli.output import show_view
-    from headgate.present.changes import changes_view
-
     api = agent.connect(timeout_s=FLEET_TIMEOUT_S)
     answered = api.get(CHANGES, log=_log(fleet), all="true" if ended else None)
-    show_view(answered, agent.as_json, ChangesDoc, changes_view)
+    agent.show(answered, "changes.changes_view")
 
 
 def history(
@@ -98,16 +87,13 @@ def history(
     agent: AgentOptions,
 ) -> None:
     """List revisions: time, author and what changed; or what one of them did."""
-    from headgate.cli.output import show_view
-    from headgate.present.changes import history_view, revision_view
-
     api = agent.connect(timeout_s=FLEET_TIMEOUT_S)
     if n is not None:
         one = api.get(f"{CHANGES}/history/{n}", log=_log(fleet))
-        show_view(one, agent.as_json, ChangeRevisionWholeDoc, revision_view)
+        agent.show(one, "changes.revision_view")
         return
     answered = api.get(f"{CHANGES}/history", log=_log(fleet), limit=str(limit))
-    show_view(answered, agent.as_json, ChangeRevisionsDoc, history_view)
+    agent.show(answered, "changes.history_view")
 
 
 # --- files -----------------------------------------------------------------------------------
@@ -121,10 +107,10 @@ def export(fleet: OfFleet = False, *, agent: AgentOptions) -> None:
     """
     import sys
 
+    from headgate.changes.api import ChangeExportDoc
     from headgate.changes.file_format import to_toml
-    from headgate.cli.documents import read
+    from headgate.cli.documents import plain, read
     from headgate.cli.output import show_json, show_toml
-    from headgate.cli.render import plain
     from headgate.present.changes import export_head
 
     answered = agent.connect(timeout_s=FLEET_TIMEOUT_S).get(f"{CHANGES}/export", log=_log(fleet))
@@ -161,9 +147,6 @@ def diff(
 
     Of budgets also what they would have done to the statements of the last hour.
     """
-    from headgate.cli.output import show_view
-    from headgate.present.changes import tried_view
-
     if against is not None:
         _compare(against, path, strict=strict, as_json=agent.as_json)
         return
@@ -171,7 +154,7 @@ def diff(
     api = _api_for(file, agent)
     file = file.alone(api) if prune else file
     tried = _applied(api, file, prune=prune, dry_run=True)
-    show_view(tried, agent.as_json, ChangeMadeDoc, tried_view)
+    agent.show(tried, "changes.tried_view")
     _show_last_hour(file, agent)
     if strict and _read(tried).changed:
         raise typer.Exit(1)
@@ -190,7 +173,6 @@ def apply(
 
     What the file does not name stays as it is. With --prune it is taken out.
     """
-
     file = load(path, fleet=fleet, database=policy_of)
     api = _api_for(file, agent)
     file = file.alone(api) if prune else file
@@ -288,6 +270,8 @@ class File:
 
     @property
     def entries(self) -> int:
+        from headgate.changes.file_format import SECTIONS
+
         listed = (self.document.get(section) for section in SECTIONS)
         return sum(len(some) for some in listed if isinstance(some, list))
 
@@ -298,6 +282,8 @@ class File:
     @contextmanager
     def validated(self) -> Iterator[None]:
         """Faults that an agent finds get the file's name and lines."""
+        from headgate.cli.api import RequestRejected
+
         try:
             yield
         except RequestRejected as error:
@@ -316,6 +302,8 @@ class File:
 def load(path: Path, *, fleet: bool, database: str | None = None) -> File:
     """InvalidSettings for what is no document; the agent validates what it says. `database`: the
     file is a policy, of that one."""
+    from headgate.changes.file_format import read_document
+
     try:
         text = _text(path)
         document = read_document(text, is_json=path.suffix == ".json")
@@ -387,14 +375,16 @@ def _applied(
 
 
 def _compare(before: Path, after: Path, *, strict: bool, as_json: bool) -> None:
+    import msgspec
+
     from headgate.budgets.difference import differences
+    from headgate.cli.documents import plain
     from headgate.cli.output import show_json
-    from headgate.cli.render import plain
     from headgate.settings.document import load_policy
 
     found = differences(load_policy(before), load_policy(after))
     if as_json:
-        show_json({"difference": [one.written() for one in found]})
+        show_json({"difference": msgspec.to_builtins(found)})
     else:
         print("\n".join(plain(one.line) for one in found) or "no difference")
     if strict and found:
@@ -403,7 +393,7 @@ def _compare(before: Path, after: Path, *, strict: bool, as_json: bool) -> None:
 
 def _show_last_hour(file: File, agent: AgentOptions) -> None:
     from headgate.cli.budget import TIMEOUT_S, last_hour
-    from headgate.cli.render import plain
+    from headgate.cli.documents import plain
 
     if not agent.as_json:
         api = agent.connect(timeout_s=TIMEOUT_S)
@@ -422,17 +412,12 @@ def _make(
 ) -> None:
     """Tried and shown, then asked for, and then made of just that; with --yes at once."""
     from headgate.cli.exits import AgentSilent
-    from headgate.cli.output import show_view
-    from headgate.present.changes import made_view
-
-    def view(made: ChangeMadeDoc) -> list[Block]:
-        return made_view(made, done)
 
     etag = None
     if not change.dry_run and not change.yes:
         tried = post(dry_run=True, etag=None)
         if not _read(tried).changed:
-            show_view(tried, agent.as_json, ChangeMadeDoc, view)
+            agent.show(tried, "changes.made_view", done=done)
             return
         _show_and_ask(tried, done, fleet)
         etag = tried.etag
@@ -440,26 +425,25 @@ def _make(
         made = post(dry_run=change.dry_run, etag=etag)
     except AgentSilent as error:
         flag = " --fleet" if fleet else ""
-        message = f"{error}: `headgate changes history{flag}` tells how far it came"
+        message = f"{error}: `headgate changes history{flag}` shows what was applied"
         raise AgentSilent(message) from None
-    show_view(made, agent.as_json, ChangeMadeDoc, view)
+    agent.show(made, "changes.made_view", done=done)
 
 
 def _show_and_ask(tried: Answered, done: str, fleet: bool) -> None:
     """On standard error, so that --json stays a document."""
-    from rich.console import Console
-
     from headgate.cli.options import confirm
-    from headgate.cli.output import canvas_of
+    from headgate.cli.output import canvas_of, console
     from headgate.cli.render import drawn
     from headgate.present.changes import made_view
 
-    target = Console(stderr=True, highlight=False, markup=False, emoji=False)
+    target = console(sys.stderr)
     target.print(drawn(made_view(_read(tried), done), canvas_of(target)))
     confirm("Change it for the fleet?" if fleet else "Change it at this agent?")
 
 
 def _read(answered: Answered) -> ChangeMadeDoc:
+    from headgate.changes.api import ChangeMadeDoc
     from headgate.cli.documents import read
 
     return read(ChangeMadeDoc, answered.document)

@@ -22,7 +22,7 @@ from headgate.base.redaction import Scrubber
 from headgate.cli.debug_items import BundleItem, Content, NotThere
 from headgate.cli.debug_scrub import Names, lines_without_literals, without_literals
 from headgate.cli.exits import AgentUnreachable
-from headgate.cli.options import AgentOptions, Duration, duration
+from headgate.cli.options import AgentOptions, Since
 from headgate.errors import HeadgateError
 
 if TYPE_CHECKING:
@@ -69,8 +69,6 @@ Unit = Annotated[
     str, typer.Option(metavar="NAME", help="Whose journal to take where no --log is named.")
 ]
 LogLines = Annotated[int, typer.Option(min=1, max=100_000, help="The last so many lines of each.")]
-Since = Annotated[Duration, duration("--since", about="How much history: 30m, 6h, 2d.", low=1)]
-SINCE = Duration("6h")
 HashNames = Annotated[
     bool,
     typer.Option(
@@ -106,7 +104,7 @@ class LogOptions:
     log: Logs = None
     unit: Unit = "headgate"
     log_lines: LogLines = 2000
-    since: Since = SINCE
+    since: Since = "6h"
 
 
 def bundle(
@@ -124,12 +122,14 @@ def bundle(
     """
     from headgate.cli.debug_items import Wishes
     from headgate.cli.debug_scrub import Names
+    from headgate.cli.history import span_since
 
+    since = span_since(past.since)  # First: it may be rejected.
     asked = _transport(agent.url, agent.token)
     status = _status(asked)
     settings = config or _settings_here(asked, status)
     beside = _proxy(proxy, agent.token)
-    logs = (tuple(past.log or ()), past.unit, past.log_lines, past.since.text)
+    logs = (tuple(past.log or ()), past.unit, past.log_lines, since)
     wishes = Wishes(_api(asked), asked, beside, settings, *logs)
     names = Names() if hash_names else None
     made = _made(wishes, _databases(status), names, agent.token)
@@ -300,11 +300,9 @@ def _told(made: Bundle, where: str, *, as_json: bool, to_stdout: bool) -> None:
     if as_json:
         print(made.files["MANIFEST.json"].decode(), file=stream)
         return
-    from rich.console import Console
+    from headgate.cli.output import console
 
-    target = Console(file=stream, highlight=False, markup=False, emoji=False)
-    if not stream.isatty():
-        target = Console(file=stream, width=160, highlight=False, markup=False, emoji=False)
+    target = console(stream)
     target.print(_table(made))
     for line in _last_words(made, where):
         target.print(line)
@@ -313,7 +311,7 @@ def _told(made: Bundle, where: str, *, as_json: bool, to_stdout: bool) -> None:
 def _table(made: Bundle) -> RenderableType:
     from rich.table import Table
 
-    from headgate.cli.render import plain
+    from headgate.cli.documents import plain
 
     table = Table(box=None, pad_edge=False)
     for column in ("file", "bytes", "state", "what"):

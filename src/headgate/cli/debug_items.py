@@ -22,12 +22,12 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import quote
 
+from headgate.base.paths import distribution, packages
 from headgate.base.redaction import shown
-from headgate.cli.api import Api, Transport, with_query
+from headgate.cli.api import Api, Transport
 from headgate.errors import HeadgateError, InvalidSettings
 from headgate.version import VERSION
 
-MAX_PACKAGES = 500
 JOURNAL_TIMEOUT_S = 5.0
 TAIL_BLOCK_BYTES = 256 * 1024
 Content = str | dict[str, Any] | list[Any]
@@ -80,86 +80,71 @@ def items(wishes: Wishes, databases: list[str]) -> Iterator[BundleItem]:
     yield from _of_here(wishes)
 
 
+ROUTES = (
+    ("status", "databases, metrics, clients, advice", "/v1/status", ""),
+    ("ready", "whether it can decide", "/readyz", ""),
+    ("metrics", "metrics with settings and values", "/v1/metrics",
+     "queries and addresses of custom metrics"),
+    ("rules", "rules, ended ones too", "/v1/rules?all=true", PEOPLE),
+    ("budgets", "policies of all databases", "/v1/budgets", ""),
+    ("clients", "clients with recent checks", "/v1/clients", JOBS),
+    ("starvation", "who is starved, and by what", "/v1/starvation", ""),
+    ("rogues", "rogue clients", "/v1/rogues", "users, programs and addresses that are connected"),
+    ("rejections", "recent rejections in full", "/v1/rejections?limit=500", ""),
+    ("audit", "who changed what", "/v1/audit?limit=500", PEOPLE),
+    ("history", "decisions by the minute", "/v1/history?since={since}", ""),
+    ("metric-history", "metrics by the minute", "/v1/history/metrics?since={since}", ""),
+    ("unthrottled", "periods without an agent", "/v1/unthrottled", ""),
+    ("changes", "what operators set at this agent", "/v1/changes?all=true", PEOPLE),
+    ("changes-history", "its last changes", "/v1/changes/history", PEOPLE),
+    ("fleet", "the fleet, where the agent shows it", "/v1/fleet", ""),
+    ("fleet-changes", "what operators set for the fleet", "/v1/changes?log=fleet", PEOPLE),
+    ("fleet-history", "its last changes", "/v1/changes/history?log=fleet", ""),
+)  # fmt: skip
+"""Of the agent: file, what it has, route, what to look at before it is sent."""
+DATABASE_ROUTES = (
+    ("shard", "members, roles, rollup", "/v1/databases/{database}/shard", ""),
+    ("policy", "budgets and their settings", "/v1/budgets/{database}", ""),
+    ("state", "fill levels and statements", "/v1/budgets/{database}/state", SHAPES),
+    ("violations", "what budgets blocked", "/v1/budgets/{database}/violations", ""),
+)
+PROXY_ROUTES = (
+    ("status", "targets, gates, policies", "/v1/proxy/status", ""),
+    ("sessions", "a hundred of its sessions", "/v1/proxy/sessions?limit=100",
+     "users and addresses that are connected"),
+)  # fmt: skip
+
+
 def _of_agent(wishes: Wishes) -> Iterator[BundleItem]:
-    debug = cache(lambda: documented(wishes.transport, "/v1/debug"))
-
-    def get(path: str, **query: str) -> Callable[[], Content]:
-        return lambda: documented(wishes.transport, with_query(path, query))
-
-    yield BundleItem("agent/status.json", "databases, metrics, clients, advice", get("/v1/status"))
-    yield BundleItem("agent/ready.json", "whether it can decide", get("/readyz"))
+    agent, debug = wishes.transport, cache(lambda: documented(wishes.transport, "/v1/debug"))
+    for name, about, path, look in ROUTES:
+        fetch = partial(documented, agent, path.format(since=wishes.since))
+        yield BundleItem(f"agent/{name}.json", about, fetch, look=look)
     yield BundleItem(
-        "agent/metrics.json",
-        "metrics with settings and values",
-        get("/v1/metrics"),
-        look="queries and addresses of custom metrics",
+        "agent/metrics.prom", "the Prometheus page", partial(texted, agent, "/metrics")
     )
-    yield BundleItem("agent/rules.json", "rules, ended ones too", get("/v1/rules", all="true"),
-               look=PEOPLE)  # fmt: skip
-    yield BundleItem("agent/budgets.json", "policies of all databases", get("/v1/budgets"))
-    yield BundleItem(
-        "agent/clients.json", "clients with recent checks", get("/v1/clients"), look=JOBS
-    )
-    yield BundleItem("agent/starvation.json", "who is starved, and by what", get("/v1/starvation"))
-    yield BundleItem("agent/rogues.json", "rogue clients", get("/v1/rogues"),
-               look="users, programs and addresses that are connected")  # fmt: skip
-    yield BundleItem(
-        "agent/rejections.json", "recent rejections in full", get("/v1/rejections", limit="500")
-    )
-    yield BundleItem(
-        "agent/audit.json", "who changed what", get("/v1/audit", limit="500"), look=PEOPLE
-    )
-    yield BundleItem("agent/history.json", "decisions by the minute",
-               get("/v1/history", since=wishes.since))  # fmt: skip
-    yield BundleItem("agent/metric-history.json", "metrics by the minute",
-               get("/v1/history/metrics", since=wishes.since))  # fmt: skip
-    yield BundleItem("agent/unthrottled.json", "periods without an agent", get("/v1/unthrottled"))
-    yield BundleItem("agent/metrics.prom", "the Prometheus page",
-               lambda: texted(wishes.transport, "/metrics"))  # fmt: skip
     yield BundleItem("agent/openapi.json", "version and sum of the API's description",
-               lambda: described(wishes.transport), hashes_names=False)  # fmt: skip
-    yield BundleItem("agent/changes.json", "what operators set at this agent",
-               get("/v1/changes", all="true"), look=PEOPLE)  # fmt: skip
-    yield BundleItem("agent/changes-history.json", "its last changes", get("/v1/changes/history"),
-               look=PEOPLE)  # fmt: skip
-    yield BundleItem("agent/fleet.json", "the fleet, where the agent shows it", get("/v1/fleet"))
-    yield BundleItem("agent/fleet-changes.json", "what operators set for the fleet",
-               get("/v1/changes", log="fleet"), look=PEOPLE)  # fmt: skip
-    yield BundleItem("agent/fleet-history.json", "its last changes",
-               get("/v1/changes/history", log="fleet"))  # fmt: skip
-    yield BundleItem(
-        "agent/process.json",
-        "settings in force, memory, loop, servers, packages",
-        lambda: _process(debug()),
-    )
+               lambda: described(agent), hashes_names=False)  # fmt: skip
+    yield BundleItem("agent/process.json", "settings in force, memory, loop, servers, packages",
+               lambda: _process(debug()))  # fmt: skip
     yield BundleItem("agent/stacks.txt", "where its threads and tasks stand",
                lambda: _stacks(debug()), hashes_names=False)  # fmt: skip
 
 
 def _of_database(wishes: Wishes, name: str) -> Iterator[BundleItem]:
     folder, quoted = f"agent/databases/{_file_name(name)}", quote(name, safe="")
-    rows = (
-        ("shard", "members, roles, rollup", f"/v1/databases/{quoted}/shard", ""),
-        ("policy", "budgets and their settings", f"/v1/budgets/{quoted}", ""),
-        ("state", "fill levels and statements", f"/v1/budgets/{quoted}/state", SHAPES),
-        ("violations", "what budgets blocked", f"/v1/budgets/{quoted}/violations", ""),
-    )
-    for kind, about, path, look in rows:
-        fetch = partial(documented, wishes.transport, path)
+    for kind, about, path, look in DATABASE_ROUTES:
+        fetch = partial(documented, wishes.transport, path.format(database=quoted))
         yield BundleItem(f"{folder}/{kind}.json", about, fetch, look=look)
 
 
 def _of_proxy(wishes: Wishes) -> Iterator[BundleItem]:
-    proxy = wishes.proxy
-    if proxy is None:
-        return
-    yield BundleItem("proxy/status.json", "targets, gates, policies",
-               lambda: documented(proxy, "/v1/status"), "proxy")  # fmt: skip
-    yield BundleItem("proxy/sessions.json", "a hundred of its sessions",
-               lambda: documented(proxy, "/v1/sessions?limit=100"), "proxy",
-               look="users and addresses that are connected")  # fmt: skip
-    yield BundleItem("proxy/metrics.prom", "its Prometheus page",
-               lambda: texted(proxy, "/metrics"), "proxy")  # fmt: skip
+    if (proxy := wishes.proxy) is not None:
+        for name, about, path, look in PROXY_ROUTES:
+            fetch = partial(documented, proxy, path)
+            yield BundleItem(f"proxy/{name}.json", about, fetch, "proxy", look=look)
+        page = partial(texted, proxy, "/metrics")
+        yield BundleItem("proxy/metrics.prom", "its Prometheus page", page, "proxy")
 
 
 def _of_here(wishes: Wishes) -> Iterator[BundleItem]:
@@ -268,7 +253,7 @@ def machine(settings: Path | None) -> dict[str, Any]:
         "executable": sys.executable,
         "system": platform.platform(),
         "kernel": platform.release(),
-        "distribution": _distribution(),
+        "distribution": distribution(),
         "cpus": os.cpu_count(),
         "load": list(os.getloadavg()),
         "memory": _memory(),
@@ -276,13 +261,6 @@ def machine(settings: Path | None) -> dict[str, Any]:
         "disks": _disks(settings),
         "environment": _environment(),
     }
-
-
-def packages() -> dict[str, str]:
-    """By the names of what pip leaves."""
-    stems = (found.stem for place in sys.path for found in Path(place).glob("*.dist-info"))
-    pairs = ((name, version) for name, _, version in (stem.rpartition("-") for stem in stems))
-    return dict(sorted(pairs, key=lambda pair: pair[0].lower())[:MAX_PACKAGES])
 
 
 def processes() -> dict[str, Any]:
@@ -345,13 +323,6 @@ def journal(unit: str, lines: int) -> str:
     if ran.returncode or not said.strip() or said.startswith("-- No entries"):
         raise NotThere(f"the journal has nothing of {unit}: name the log with --log or --unit")
     return said
-
-
-def _distribution() -> str:
-    try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
-    except OSError:
-        return ""
 
 
 def _memory() -> dict[str, str]:

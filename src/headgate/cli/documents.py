@@ -15,6 +15,13 @@ from headgate.errors import BadDocument
 T = TypeVar("T")
 
 
+def plain(text: str) -> str:
+    """Without control characters: a server's message may not steer a terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text).strip()
+
+
 def read(kind: type[T], document: object, place: str = "") -> T:
     """`place`: where the document is in the answer; empty: it is the whole of it."""
     import msgspec

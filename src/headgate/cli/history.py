@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headgate.cli.options import EVERY_DATABASE, AgentOptions, AnyClient, DatabaseOrAll
+from headgate.base.units import parse_seconds
+from headgate.cli.options import EVERY_DATABASE, AgentOptions, AnyClient, DatabaseOrAll, Since
 from headgate.errors import Fault, HeadgateError, InvalidRequest, InvalidSettings
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from headgate.history.unthrottled_api import UnthrottledDoc
 
 LOOK_BACK_TIMEOUT_S = 15.0
+MAX_AGO_S = 1e9
 
 
 STEPS_MINUTES = (1, 2, 5, 10, 15, 30, 60, 120, 240, 720, 1440)
@@ -30,8 +32,14 @@ def step_of(minutes: int) -> str:
     return f"{fitting[0] if fitting else -(-minutes // MAX_ROWS)}m"
 
 
-_AGO = re.compile(r"([0-9]{1,6})([smhd])")
-_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+def _ago_s(text: str) -> float | None:
+    """Of `30m` or `1h30m`. A bare number is rejected: 30 is what?"""
+    try:
+        return parse_seconds(text)
+    except ValueError as error:
+        if text.isdecimal():
+            raise typer.BadParameter(f"the time {error}") from None
+        return None
 
 
 def minutes_ago(text: str, now: datetime, zone: tzinfo | None = None) -> int:
@@ -42,7 +50,12 @@ def minutes_ago(text: str, now: datetime, zone: tzinfo | None = None) -> int:
             f"{text!r} is no time in the past: 30m, 7d, today, yesterday, 07:00 or 2026-03-01T07:00"
         )
     seconds = now.timestamp() - begin.timestamp()
-    return max(1, int(-(-seconds // 60) if _AGO.fullmatch(text) else seconds // 60))
+    return max(1, int(-(-seconds // 60) if _ago_s(text) else seconds // 60))
+
+
+def span_since(text: str) -> str:
+    """`--since` as the agent takes it: `390m`."""
+    return f"{minutes_ago(text, datetime.now().astimezone())}m"
 
 
 def instant(text: str, now: datetime, zone: tzinfo | None = None) -> datetime | None:
@@ -51,8 +64,8 @@ def instant(text: str, now: datetime, zone: tzinfo | None = None) -> datetime | 
     Times without a zone are those of `zone`; None for this machine's, as it is, or was, on that
     day: yesterday's 07:00 may have been an hour nearer, or farther, than today's.
     """
-    if match := _AGO.fullmatch(text):
-        return now - timedelta(seconds=int(match[1]) * _SECONDS[match[2]])
+    if (ago_s := _ago_s(text)) is not None:
+        return now - timedelta(seconds=min(ago_s, MAX_AGO_S))
     clock = now.astimezone(zone).replace(tzinfo=None)
     midnight = clock.replace(hour=0, minute=0, second=0, microsecond=0)
     if text in ("today", "yesterday"):
@@ -84,10 +97,6 @@ def _at(clock: datetime, zone: tzinfo | None) -> datetime:
 
 # --- the command ---------------------------------------------------------------------------
 
-Since = Annotated[
-    str,
-    typer.Option(metavar="TIME", help="From when: 30m, 7d, today, yesterday, 07:00, 2026-03-01."),
-]
 Until = Annotated[
     str | None,
     typer.Option(metavar="TIME", show_default=False, help="Up to when; as --since. Default: now."),
@@ -118,14 +127,10 @@ def history(
 
     Times without a zone are this machine's.
     """
-    from headgate.cli.output import show_view
-    from headgate.history.api import TimelineDoc
-    from headgate.present.history import timeline_view, unthrottled_view
-
     now = datetime.now().astimezone()
     since_m, until_m = minutes_ago(since, now), 0
     if until:  # Up to an instant: the minute that begins with it is not included.
-        until_m = minutes_ago(until, now) + (0 if _AGO.fullmatch(until) else 1)
+        until_m = minutes_ago(until, now) + (0 if _ago_s(until) else 1)
     api = agent.connect(timeout_s=LOOK_BACK_TIMEOUT_S)
     answered = api.get(
         "/v1/history/timeline",
@@ -137,12 +142,7 @@ def history(
         step=step or step_of(since_m - until_m),
     )
     without = [] if agent.as_json else unthrottled(api, app, since_m)
-    show_view(
-        answered,
-        agent.as_json,
-        TimelineDoc,
-        lambda doc: [*timeline_view(doc), *unthrottled_view(without)],
-    )
+    agent.show(answered, "history.timeline_view", without=without)
 
 
 def unthrottled(api: Api, app: str | None, since_minutes: int) -> Sequence[UnthrottledDoc]:
@@ -167,14 +167,11 @@ RuleFile = Annotated[
     Path,
     typer.Option("--with", metavar="FILE", help="The rule, as TOML or JSON: target, kind, ratio…"),
 ]
-ReplaySince = Annotated[
-    str, typer.Option(metavar="TIME", help="History from then on: 1h, 7d, yesterday, 07:00.")
-]
 
 
 def replay(
     rule_file: RuleFile,
-    since: ReplaySince = "1h",
+    since: Since = "1h",
     *,
     agent: AgentOptions,
 ) -> None:
@@ -182,14 +179,9 @@ def replay(
 
     Exact where it can be, between two numbers or "cannot tell" where history does not say.
     """
-    from headgate.cli.output import show_view
-    from headgate.history.api import ReplayDoc
-    from headgate.present.history import replay_view
-
-    now = datetime.now().astimezone()
-    body = {"rule": read_rule(rule_file), "since": f"{minutes_ago(since, now)}m"}
+    body = {"rule": read_rule(rule_file), "since": span_since(since)}
     api = agent.connect(timeout_s=LOOK_BACK_TIMEOUT_S)
-    show_view(api.change("POST", "/v1/replay", body), agent.as_json, ReplayDoc, replay_view)
+    agent.show(api.change("POST", "/v1/replay", body), "history.replay_view")
 
 
 def last_hour(api: Api, rule: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ import typer
 
 from headgate.cli import completing
 from headgate.cli.options import AgentOptions, AsJson, DatabaseArgument, Duration, duration
-from headgate.metrics.lint import MetricLook
+from headgate.metrics.advice import MetricLook
 
 Config = Annotated[
     Path, typer.Option("--config", "-c", metavar="FILE", help="The settings file (TOML).")
@@ -96,7 +96,7 @@ def reload(
     *,
     agent: AgentOptions,
 ) -> None:
-    """Have the agent follow its settings file, as SIGHUP does.
+    """Reload the agent's settings file, as SIGHUP does.
 
     A file that lacks a database, or ends like one that was cut short, is rejected: `--drop` and
     `--whole` say that it is meant. Exit code 1 where it is rejected; the settings in force stay.
@@ -110,7 +110,7 @@ def reload(
 
 
 def acknowledge(agent: AgentOptions) -> None:
-    """Go on without a state that is lost.
+    """Continue after the agent has lost its state.
 
     Renames a state file that cannot be used and begins a new one: with what its copy has, or,
     where that is lost as well, with nothing. The settings file decides again. Deletes

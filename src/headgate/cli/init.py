@@ -9,20 +9,22 @@ Nothing is written before the server has answered, and nothing that exists is wr
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
-from headgate.cli.options import AsJson, Yes
+from headgate.base.names import parse_database
+from headgate.cli.options import AsJson, Yes, confirm
 from headgate.errors import HeadgateError, ProbeFailed
 from headgate.metrics.model import DsnParts, Engine
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from headgate.metrics.lint import MetricLook
+    from headgate.metrics.advice import MetricLook
     from headgate.present.view import Block
     from headgate.settings.starter import Diagnosis, Discovery
 
@@ -77,15 +79,17 @@ def init(
 
     Connects, reads each metric once, and changes nothing on the server but the row of
     commit_delay on MySQL and MariaDB. A password in DSN goes to a file of its own, which only you
-    can read. Exit code 1 where the server cannot be reached: the role to create is then printed.
+    can read. Exit code 1 where the server cannot be reached, or rejects the login: the role to
+    create is then printed.
     """
     from headgate.settings.starter import starter_text
 
     finder: Finder = context.obj
+    parse_database(database)
     engine = Engine.MYSQL if dsn.startswith(("mysql://", "mariadb://")) else Engine.POSTGRES
     parts = finder.parts_of(database, engine, dsn)
     secret = output.with_name(f"{database}.password") if password_file is None else password_file
-    _reject_existing([output, *([secret] if password_file is None else [])])
+    _require_room([output, *([secret] if password_file is None else [])])
     password = parts.password if password_file is None else _first_line(password_file)
     if password is None and not (yes or as_json) and sys.stdin.isatty():
         password = typer.prompt(
@@ -116,18 +120,25 @@ def init(
 
     show_blocks(_found(found))
     names = f"{output}{f' and {secret}' if keeps else ''}"
-    if not yes and not typer.confirm(f"Write {names}?", default=True, err=True):
-        raise typer.Exit(1)
+    if not yes:
+        confirm(f"Write {names}?", default=True)
     _write(finder, output, text, secret if keeps else None, keeps or "")
     print(f"\nwrote {names}{' (only you can read the password)' if keeps else ''}\n")
     print(_next_steps(output, database))
 
 
-def _reject_existing(files: list[Path]) -> None:
+def _require_room(files: list[Path]) -> None:
+    """Before anything is read: the files are new, and their folder takes them."""
     there = [str(file) for file in files if file.exists()]
     if there:
-        message = f"{' and '.join(there)} exist{'s' * (len(there) == 1)}, and nothing was written: "
-        raise HeadgateError(f"{message}move it away, or choose another file with --output")
+        exist, them = ("exist", "them") if len(there) > 1 else ("exists", "it")
+        message = f"{' and '.join(there)} {exist}, and nothing was written: move {them} away"
+        raise HeadgateError(f"{message}, or choose another file with --output")
+    folder = files[0].parent
+    if not folder.is_dir():
+        raise HeadgateError(f"{folder} is no folder: mkdir -p {shlex.quote(str(folder))}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise HeadgateError(f"{folder} cannot be written: choose another folder with --output")
 
 
 def _first_line(path: Path) -> str:
@@ -141,9 +152,14 @@ def _first_line(path: Path) -> str:
 
 
 def _unreached(failure: ProbeFailed, engine: Engine, parts: DsnParts) -> str:
-    from headgate.settings.starter import is_here, role_sql
+    from headgate.settings.starter import LOGIN_REJECTED, SCHEMA_REJECTED, is_here, role_sql
 
-    lines = [f"{failure.detail}; nothing was written", ""]
+    lines = [f"{failure.detail}; nothing was written"]
+    if engine is Engine.MYSQL and SCHEMA_REJECTED.search(failure.detail):
+        return f"{lines[0]}\n\nThe agent needs no schema of yours: leave it out of the DSN."
+    if not LOGIN_REJECTED.search(failure.detail):
+        return lines[0]
+    lines.append("")
     host = "127.0.0.1" if is_here(parts.host) and parts.host else parts.host and "%"
     for server, statements in role_sql(engine, parts.user or "headgate", host or "localhost"):
         lines.append(f"Where the role does not exist yet, an administrator creates it ({server}):")
@@ -179,6 +195,8 @@ def _found(found: Discovery) -> Iterator[Block]:
         yield line(Said("rights are missing; an administrator grants them:", "bad"))
     for grant in grants:
         yield line(f"  {grant}")
+    if grants:
+        yield line("Then run init again: it writes more metrics to the file.")
     if found.heartbeat_table:
         yield line(f"heartbeat table {found.heartbeat_table}: lag can be read from it")
     rows = [_metric_row(look, found.engine) for look in found.looks]
@@ -226,11 +244,13 @@ def _show_document(found: Discovery, output: Path, secret: Path | None) -> None:
 
 def _next_steps(output: Path, database: str) -> str:
     socket = (output.parent / "headgate.sock").absolute()
+    config = shlex.quote(str(output))
     return (
         "next:\n"
-        f"  headgate agent --config {output}\n"
+        f"  headgate doctor --config {config}\n"
+        f"  headgate agent --config {config}\n"
         "and in another terminal:\n"
-        f"  export HEADGATE_URL=unix://{socket}\n"
+        f"  export HEADGATE_URL={shlex.quote(f'unix://{socket}')}\n"
         f"  headgate check --as etl:nightly --database {database}\n"
         "  headgate top"
     )

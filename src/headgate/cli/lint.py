@@ -14,8 +14,9 @@ from headgate.cli.options import AsJson, Strict
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from headgate.base.advice import Advice
     from headgate.errors import InvalidSettings
-    from headgate.metrics.lint import Advice, MetricLook
+    from headgate.metrics.advice import MetricLook
 
 SettingsFile = Annotated[Path, typer.Argument(metavar="FILE", help="The settings file (TOML).")]
 Connect = Annotated[
@@ -56,7 +57,7 @@ def lint(
     strict: Strict = False,
     as_json: AsJson = False,
 ) -> None:
-    """Validate a configuration file.
+    """Validate a settings file.
 
     Everything that an agent looks at when it starts, short of connecting. Exit code 1 for faults;
     with --strict for advice, too.
@@ -192,7 +193,7 @@ def show_notes(
 def _line(path: Path, note: LintNote) -> Text:
     from rich.text import Text
 
-    from headgate.cli.render import plain
+    from headgate.cli.documents import plain
 
     where = f"{path}:{note.line}" if note.line else str(path)
     where = "environment" if note.place.startswith("HEADGATE_") else where
@@ -265,10 +266,10 @@ def _pair(part: str) -> tuple[str, str]:
 
 def notes_on_policy(path: Path) -> list[LintNote]:
     """Faults with their lines, or advice."""
+    from headgate.base.advice import Severity
     from headgate.base.places import with_lines
-    from headgate.budgets.lint import advise
+    from headgate.budgets.advice import advise
     from headgate.errors import Fault, InvalidSettings
-    from headgate.metrics.lint import Severity
     from headgate.settings.document import load_policy
 
     try:
@@ -292,10 +293,10 @@ def notes_on_policy(path: Path) -> list[LintNote]:
 
 def as_parameter(path: Path, *, anyway: bool) -> str:
     """The value of pg_headgate.policy for a file; InvalidSettings where it cannot be one."""
+    from headgate.base.advice import Severity
+    from headgate.budgets.advice import advise
     from headgate.budgets.compiled import MAX_PARAMETER_BYTES, compile_policy, encoded
-    from headgate.budgets.lint import advise
     from headgate.errors import Fault, InvalidSettings
-    from headgate.metrics.lint import Severity
     from headgate.settings.document import load_policy
 
     policy = load_policy(path)

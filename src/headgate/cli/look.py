@@ -20,16 +20,11 @@ Limit = Annotated[int, typer.Option(min=1, max=1000, help="How many, newest firs
 def status(agent: AgentOptions) -> None:
     """Show databases, metrics, clients, the store, and advice."""
     from headgate.check.api import StatusDoc
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
+    from headgate.cli.output import show_drawn
     from headgate.cli.pages import status_page
 
     answered = agent.connect().get("/v1/status")
-    show(
-        answered,
-        agent.as_json,
-        lambda canvas: status_page(read(StatusDoc, answered.document), canvas),
-    )
+    show_drawn(answered, agent.as_json, StatusDoc, status_page)
 
 
 def rejections(
@@ -39,42 +34,24 @@ def rejections(
     agent: AgentOptions,
 ) -> None:
     """Show recent rejections in full, newest first."""
-    from headgate.check.api import RejectionsDoc
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
-    from headgate.cli.pages import rejections_page
-
     answered = agent.connect().get("/v1/rejections", limit=str(limit), app=app)
-    show(
-        answered,
-        agent.as_json,
-        lambda _: rejections_page(read(RejectionsDoc, answered.document).rejections),
-    )
+    agent.show(answered, "history.rejections_view")
 
 
 def audit(limit: Limit = 100, *, agent: AgentOptions) -> None:
     """Show who changed what, newest first."""
-    from headgate.check.api import AuditsDoc
-    from headgate.cli.output import show_view
-    from headgate.present.changes import audit_view
-
     answered = agent.connect().get("/v1/audit", limit=str(limit))
-    show_view(answered, agent.as_json, AuditsDoc, audit_view)
+    agent.show(answered, "changes.audit_view")
 
 
 def list_metrics(database: AnyDatabase = None, *, agent: AgentOptions) -> None:
     """List metrics with values, thresholds and origins."""
     from headgate.check.api import MetricsDoc
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
+    from headgate.cli.output import show_drawn
     from headgate.cli.pages import metrics_page
 
     answered = agent.connect().get("/v1/metrics", database=database)
-    show(
-        answered,
-        agent.as_json,
-        lambda canvas: metrics_page(read(MetricsDoc, answered.document), canvas),
-    )
+    show_drawn(answered, agent.as_json, MetricsDoc, metrics_page)
 
 
 def show_metric(
@@ -86,16 +63,11 @@ def show_metric(
     """Show a metric's reading, settings and timing."""
     from headgate.check.api import MetricView
     from headgate.cli.api import metric_path
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
+    from headgate.cli.output import show_drawn
     from headgate.cli.pages import metric_page
 
     answered = agent.connect().get(metric_path(database, metric))
-    show(
-        answered,
-        agent.as_json,
-        lambda canvas: metric_page(read(MetricView, answered.document), canvas),
-    )
+    show_drawn(answered, agent.as_json, MetricView, metric_page)
 
 
 # --- clients -------------------------------------------------------------------------------------
@@ -111,29 +83,17 @@ Rogue = Annotated[
 def clients(rogue: Rogue = False, *, agent: AgentOptions) -> None:
     """List clients that checked lately: which are throttled, and by what."""
     from headgate.check.api import ClientsDoc
-    from headgate.cli.documents import read
-    from headgate.cli.output import show, show_view
+    from headgate.cli.output import show_drawn
     from headgate.cli.pages import clients_page
-    from headgate.history.api import RoguesDoc
-    from headgate.present.starvation import rogues_view
 
     api = agent.connect()
     if rogue:
-        show_view(api.get("/v1/rogues"), agent.as_json, RoguesDoc, rogues_view)
+        agent.show(api.get("/v1/rogues"), "starvation.rogues_view")
         return
-    listed = api.get("/v1/clients")
-    show(
-        listed,
-        agent.as_json,
-        lambda canvas: clients_page(read(ClientsDoc, listed.document).clients, canvas),
-    )
+    show_drawn(api.get("/v1/clients"), agent.as_json, ClientsDoc, clients_page)
 
 
 def starvation(agent: AgentOptions) -> None:
     """Show starved clients: rejected by metrics for long while others progress, and why."""
-    from headgate.cli.output import show_view
-    from headgate.history.api import StarvationDoc
-    from headgate.present.starvation import starvation_view
-
     answered = agent.connect().get("/v1/starvation")
-    show_view(answered, agent.as_json, StarvationDoc, lambda found: starvation_view(found.starved))
+    agent.show(answered, "starvation.starvation_view")

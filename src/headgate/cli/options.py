@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_type_hints
 
 import typer
 
@@ -197,6 +197,10 @@ Strict: TypeAlias = Annotated[
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
+Since: TypeAlias = Annotated[
+    str,
+    typer.Option(metavar="TIME", help="From when: 30m, 7d, today, yesterday, 07:00, 2026-03-01."),
+]
 Interval: TypeAlias = Annotated[
     Duration, duration("--interval", about="Time between two updates.", low=0.1, high=600)
 ]
@@ -242,6 +246,12 @@ class AgentOptions:
 
         patience = {} if timeout_s is None else {"timeout_s": timeout_s}
         return connect(self.url, self.token, **patience)
+
+    def show(self, answered: Answered, view: str, /, **how: Any) -> None:
+        """By a presenter: `rules.rules_view`; or as JSON."""
+        from headgate.cli.output import show_view
+
+        show_view(answered, self.as_json, view, **how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,6 +360,34 @@ def flags(
         default = field(default=False if kind is bool else None)
         made.append((_identifier(row), Annotated[kind, note], field() if is_needed else default))
     return make_dataclass("Flags", made, frozen=True, kw_only=True)
+
+
+def query_flags(query: Any) -> type:
+    """A group with an option for each field of a route's query."""
+    made: list[tuple[str, Any, Any]] = []
+    hints = get_type_hints(query, include_extras=True)
+    for name, default in zip(query.__struct_fields__, query.__struct_defaults__, strict=True):
+        kind, *notes = get_args(hints[name])
+        told = [note.description for note in notes if note.description][-1].removeprefix("`true`: ")
+        option = typer.Option(
+            f"--{name.replace('_', '-')}",
+            metavar="PATTERN" if kind is str else None,
+            min=next((note.ge for note in notes if note.ge is not None), None),
+            max=next((note.le for note in notes if note.le is not None), None),
+            show_default=kind is int,
+            help=f"{told[:1].upper()}{told[1:]}",
+        )
+        made.append((name, Annotated[kind | None, option], field(default=default or None)))
+    return make_dataclass("Query", made, frozen=True, kw_only=True)
+
+
+def query_of(given: Any) -> dict[str, str | None]:
+    """Of such a group, as the route reads it; None: it was not said."""
+    return {
+        one.name: str(value).lower() if isinstance(value, bool) else str(value)
+        for one in fields(given)
+        if (value := getattr(given, one.name))
+    }
 
 
 def _metavar(row: Setting) -> str:
@@ -500,7 +538,7 @@ def checked(reach: str) -> str:
 
 def preview_line(document: Mapping[str, Any]) -> str:
     """Of a dry run's answer: `reaches 37 shards, 111 hosts; commerce/-80, …`."""
-    from headgate.cli.render import plain
+    from headgate.cli.documents import plain
 
     reached = document.get("reached")
     told = reached.get("says") if isinstance(reached, Mapping) else None
@@ -510,7 +548,7 @@ def preview_line(document: Mapping[str, Any]) -> str:
 def reached_line(document: Mapping[str, Any]) -> str:
     """Of the answer to a change for the fleet; empty for the agent's own. Shown after every such
     change: a script has seen no preview, and a mistyped name reaches nothing."""
-    from headgate.cli.render import plain
+    from headgate.cli.documents import plain
 
     reached = document.get("reached")
     if not isinstance(reached, Mapping):
@@ -522,29 +560,15 @@ def reached_line(document: Mapping[str, Any]) -> str:
 
 def copies_line(document: Mapping[str, Any]) -> str:
     """Of the answer to a change for a shard: which of its agents have it; else empty."""
-    from headgate.cli.render import plain
+    from headgate.cli.documents import plain
 
     copies = document.get("copies")
     told = copies.get("says") if isinstance(copies, Mapping) else None
     return plain(told) if isinstance(told, str) else ""
 
 
-def confirmed(
-    change: Callable[..., Answered], reach: str | None, *, dry_run: bool, yes: bool
-) -> Answered:
-    """A change with a reach is tried first, and what it reaches is shown on standard error, so
-    that --json stays a document. A change of the agent's own log needs no confirmation: it
-    reaches no further than the agent's own shard."""
-    if reach is not None and not dry_run and not yes:
-        tried = change(dry_run=True).document
-        if tried.get("reached") is not None:
-            print(f"{reach}: {preview_line(tried)}", file=sys.stderr)
-            confirm(f"Change it for {reach}?")
-    return change(dry_run=dry_run)
-
-
-def confirm(question: str) -> None:
+def confirm(question: str, *, default: bool = False) -> None:
     """Or end. Without a terminal nobody could answer: the error says what to add."""
     if not sys.stdin.isatty():
         raise typer.BadParameter("this is no terminal: add --yes to confirm")
-    typer.confirm(question, abort=True, err=True)
+    typer.confirm(question, default, abort=True, err=True)

@@ -4,30 +4,59 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from importlib import import_module
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast, get_type_hints
 
 from rich.console import Console, RenderableType
 
 from headgate.cli.documents import read
-from headgate.cli.render import Canvas, drawn, marks_for
-from headgate.present.view import Block
 
 if TYPE_CHECKING:
     from headgate.cli.api import Answered
+    from headgate.cli.render import Canvas
+    from headgate.present.view import Block
 
 T = TypeVar("T")
 PIPE_WIDTH = 160
 """Of a pipe, which has none: tables are as wide as they need to be, up to this."""
 
 
-def console() -> Console:
-    fixed = sys.stdout.isatty() or "COLUMNS" in os.environ  # noqa: TID251 -- as rich reads it
-    return Console(width=None if fixed else PIPE_WIDTH, highlight=False, markup=False, emoji=False)
+class _Trimmed:
+    """A stream without the blanks that fill tables up to their width: pipes and files want none."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(_FILLING.sub("", text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+_FILLING = re.compile(r" +(?=\n)")
+
+
+def console(stream: TextIO | None = None) -> Console:
+    """On standard output, or on `stream`."""
+    stream = sys.stdout if stream is None else stream
+    fixed = stream.isatty() or "COLUMNS" in os.environ  # noqa: TID251 -- as rich reads it
+    return Console(
+        file=stream if stream.isatty() else cast(TextIO, _Trimmed(stream)),
+        width=None if fixed else PIPE_WIDTH,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
 
 
 def canvas_of(target: Console) -> Canvas:
+    from headgate.cli.render import Canvas, marks_for
+
     return Canvas(target.width, marks_for(target.encoding))
 
 
@@ -38,17 +67,44 @@ def show(answered: Answered, as_json: bool, render: Callable[[Canvas], Renderabl
         show_page(render)
 
 
-def show_view(
-    answered: Answered, as_json: bool, kind: type[T], view: Callable[[T], Iterable[Block]]
-) -> None:
-    """The document as it came, or what a presenter makes of it."""
+def show_text(answered: Answered, as_json: bool, text: RenderableType) -> None:
+    """The same where nothing depends on the width."""
     if as_json:
         show_document(answered)
     else:
-        show_blocks(view(read(kind, answered.document)))
+        console().print(text)
+
+
+def show_view(given: Answered | Mapping[str, Any], as_json: bool, view: str, /, **how: Any) -> None:
+    """The document as it came, or what a presenter makes of it: `budgets.policy_view`, which says
+    by its first parameter which document it takes."""
+    if not as_json:
+        document = given if isinstance(given, Mapping) else given.document
+        present, kind = presenter(view)
+        show_blocks(present(read(kind, document), **how))
+    elif isinstance(given, Mapping):
+        show_json(given)
+    else:
+        show_document(given)
+
+
+def presenter(view: str) -> tuple[Callable[..., Iterable[Block]], type[Any]]:
+    """By its name below headgate.present, and the kind of document that it takes."""
+    module, _, name = view.partition(".")
+    found = getattr(import_module(f"headgate.present.{module}"), name)
+    return found, get_type_hints(found)[next(iter(signature(found).parameters))]
+
+
+def show_drawn(
+    answered: Answered, as_json: bool, kind: type[T], page: Callable[[T, Canvas], RenderableType]
+) -> None:
+    """The same, for what is drawn to the width of the terminal."""
+    show(answered, as_json, lambda canvas: page(read(kind, answered.document), canvas))
 
 
 def show_blocks(blocks: Iterable[Block]) -> None:
+    from headgate.cli.render import drawn
+
     show_page(lambda canvas: drawn(blocks, canvas))
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from headgate.check.reasons import duration
+from headgate.cli.documents import plain
 from headgate.cli.render import (
     STYLES,
     Canvas,
@@ -21,8 +22,8 @@ from headgate.cli.render import (
     bar,
     drawn,
     local_time,
+    note_lines,
     note_text,
-    plain,
     plain_table,
     shown,
     sparkline,
@@ -47,6 +48,7 @@ from headgate.present.status import (
     agent_notes,
     database_state,
     fleet_note,
+    no_metric,
     pace_words,
     store_note,
 )
@@ -56,10 +58,10 @@ if TYPE_CHECKING:
     from headgate.check.answers import AnswerDoc, MetricDoc
     from headgate.check.api import (
         ClientDoc,
+        ClientsDoc,
         DatabaseDoc,
         MetricsDoc,
         MetricView,
-        RejectionDoc,
         RemovedDoc,
         StatusDoc,
         WideMetricDoc,
@@ -266,7 +268,7 @@ def database_blocks(
     columns = columns_for(every, canvas.width - INDENT, recent=bool(recent))
     blocks: list[RenderableType] = []
     for database in databases:
-        body: RenderableType = Text("no metric is configured here", style="yellow")
+        body: RenderableType = Group(*note_lines(no_metric(database.database)))
         if database.every_metric:
             body = _database_table(database, columns, canvas, recent)
         inside: list[RenderableType] = [*_below_head(database), *_pace_lines(database.pace), body]
@@ -431,22 +433,8 @@ def advice_line(advice: str) -> Text:
 # --- check and explain ---------------------------------------------------------------------
 
 
-def debit_text(document: Mapping[str, Any]) -> str:
-    """What was charged to the budget that was named; empty where there is nothing to tell."""
-    debit = document.get("budget")
-    if not isinstance(debit, Mapping) or document.get("admitted") is not True:
-        return ""
-    if debit.get("note"):
-        return plain(str(debit["note"]))
-    return plain(f"{debit.get('cost_s')} s of CPU charged to budget {debit.get('budget')}")
-
-
-def answer_page(answer: AnswerDoc, canvas: Canvas, charged: str = "") -> RenderableType:
+def rejection_page(answer: AnswerDoc, canvas: Canvas) -> RenderableType:
     who, where = plain(answer.app), plain(answer.database)
-    if answer.admitted:
-        line = Text().append("ADMITTED", style="bold green")
-        line.append(f"  {who} may work on {where}")
-        return line.append(f"; {charged}") if charged else line
     line = Text().append("REJECTED", style="bold red")
     line.append(f"  {who} on {where}: {plain(rejection_text(answer))}")
     if answer.retry_after_ms is not None:
@@ -595,14 +583,7 @@ def change_page(
     replay: str = "",
 ) -> RenderableType:
     """A change as it is, or would be: what differs, and the reading behind it."""
-    word = Text()
-    if dry_run:
-        word.append("WOULD BE", style="bold yellow")
-    else:
-        word.append(done, style="bold green")
-    word.append(f"  {plain(view.database)}/{plain(view.metric)}")
-    if dry_run:
-        word.append("  (dry run: nothing was changed)", style="dim")
+    word = _outcome(done, f"{view.database}/{view.metric}", dry_run=dry_run)
     parts: list[RenderableType] = [word, *_differences(before, view.settings, canvas)]
     if view.now.state == "disabled":
         parts.append(Text("disabled: not measured, rejects nothing", style="yellow"))
@@ -613,15 +594,25 @@ def change_page(
         parts += [Text("a probe of it says now:"), metric_table(view.database, [view.now], canvas)]
     if replay:
         parts.append(Text(plain(replay)))
-    if view.expires_at:
-        parts.append(Text(_end_line(view.expires_at), style="yellow"))
-    return Group(*parts, *(advice_line(advice) for advice in view.advice))
+    return Group(*parts, *_end_and_advice(view))
+
+
+def _outcome(done: str, what: str, *, dry_run: bool) -> Text:
+    word, style = (f"WOULD BE {done}", "bold yellow") if dry_run else (done, "bold green")
+    line = Text().append(word, style=style).append(f"  {plain(what)}")
+    return line.append("  (dry run: nothing was changed)" if dry_run else "", style="dim")
+
+
+def _end_and_advice(changed: MetricView | RemovedDoc | WideMetricDoc) -> Iterator[Text]:
+    if changed.expires_at:
+        yield Text(_end_line(changed.expires_at), style="yellow")
+    yield from map(advice_line, changed.advice)
 
 
 def _differences(before: Mapping[str, Any], after: Mapping[str, Any], canvas: Canvas) -> list[Text]:
     from headgate.present.changes import settings_changed
 
-    changed = sorted(settings_changed(before, after), key=lambda one: one.setting)
+    changed = sorted(settings_changed(before, after, None), key=lambda one: one.setting)
     if not changed:
         return [Text("  nothing differs from what it was", style="dim")]
     return [Text(f"  {shown(one.told('default'), canvas)}") for one in changed]
@@ -630,31 +621,21 @@ def _differences(before: Mapping[str, Any], after: Mapping[str, Any], canvas: Ca
 def removed_page(
     removed: RemovedDoc, database: str, metric: str, *, dry_run: bool
 ) -> RenderableType:
-    if dry_run:
-        line = Text().append("WOULD BE REMOVED", style="bold yellow")
-    else:
-        line = Text().append("REMOVED", style="bold green")
-    parts = [line.append(f"  {plain(database)}/{plain(metric)}")]
-    if removed.expires_at:
-        parts.append(Text(_end_line(removed.expires_at), style="yellow"))
-    return Group(*parts, *(advice_line(advice) for advice in removed.advice))
+    line = _outcome("REMOVED", f"{database}/{metric}", dry_run=dry_run)
+    return Group(line, *_end_and_advice(removed))
 
 
 def wide_metric_page(view: WideMetricDoc, reached: str) -> RenderableType:
     """A change of a metric with a reach: what it changes, and which agents it reaches."""
-    done = view.state.upper()
-    word = Text(f"WOULD BE {done}", "bold yellow") if view.dry_run else Text(done, "bold green")
-    word.append(f"  {plain(view.database)}/{plain(view.metric)} for {plain(view.reach)}")
-    parts: list[RenderableType] = [word]
+    what = f"{view.database}/{view.metric} for {view.reach}"
+    parts: list[RenderableType] = [_outcome(view.state.upper(), what, dry_run=view.dry_run)]
     for key, value in view.settings.items():
         shown = "default" if value is None else setting_text(value)
         parts.append(Text(f"  {plain(key)}: {shown}"))
     told = view.copies.says if view.copies is not None else ""
     replayed = view.replay.says if view.replay is not None else ""
     parts += [Text(plain(line)) for line in (reached, told, replayed) if line]
-    if view.expires_at:
-        parts.append(Text(_end_line(view.expires_at), style="yellow"))
-    return Group(*parts, *(advice_line(advice) for advice in view.advice))
+    return Group(*parts, *_end_and_advice(view))
 
 
 # --- the shard -----------------------------------------------------------------------------
@@ -699,19 +680,7 @@ def done_page(done: str, told: str, copies: str = "") -> Text:
 # --- clients, history, audit ---------------------------------------------------------------
 
 
-def clients_page(clients: Sequence[ClientDoc], canvas: Canvas) -> RenderableType:
-    if not clients:
+def clients_page(found: ClientsDoc, canvas: Canvas) -> RenderableType:
+    if not found.clients:
         return Text("no client has checked yet", style="dim")
-    return client_table(throttled_first(clients), canvas)
-
-
-def rejections_page(rejections: Sequence[RejectionDoc]) -> RenderableType:
-    if not rejections:
-        return Text("no check was rejected lately", style="dim")
-    table = plain_table("when (UTC)", "client", "verdict", "why")
-    for rejection in rejections:
-        at = plain(rejection.at).partition("T")[2].removesuffix("Z")[:12]
-        answer = rejection.answer
-        told = (answer.app, answer.verdict, answer.reason)
-        table.add_row(Text(at), *(Text(plain(text)) for text in told))
-    return table
+    return client_table(throttled_first(found.clients), canvas)

@@ -6,7 +6,7 @@ __main__.py hands it in, as the context's object.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Protocol, TypeVar
 
@@ -15,7 +15,7 @@ import typer
 from headgate.cli.options import AsJson, Duration, duration
 
 if TYPE_CHECKING:
-    from headgate.present.view import Block
+    pass
 
 T = TypeVar("T")
 
@@ -116,12 +116,9 @@ def install(
     Says which package is missing, if one is. Run it as root, or as the owner of the server's
     program files. The server loads it at its next start.
     """
-    from headgate.present.proxy import installed_view
-    from headgate.proxy.api import InstalledDoc
-
     extension = _extension(context)
     done = extension.install(pg_config=pg_config, data_directory=data_directory, dsn=dsn)
-    _show(done, as_json, InstalledDoc, installed_view)
+    _show(done, as_json, "proxy.installed_view")
 
 
 def enable(
@@ -137,12 +134,9 @@ def enable(
 
     Needs no connection to the server, and no room for one. A policy with faults changes nothing.
     """
-    from headgate.present.proxy import published_view
-    from headgate.proxy.api import PolicyPutDoc
-
     where = _directory(data_directory, directory)
     done = _extension(context).enable(where, policy, within_s=within, anyway=anyway)
-    _show(done, as_json, PolicyPutDoc, published_view)
+    _show(done, as_json, "proxy.published_view")
 
 
 def publish(
@@ -159,12 +153,9 @@ def publish(
     What is switched off stays off: the new policy takes the place of the old one until it is
     enabled. Where an agent publishes to the server, change the policy there.
     """
-    from headgate.present.proxy import published_view
-    from headgate.proxy.api import PolicyPutDoc
-
     where = _directory(data_directory, directory)
     done = _extension(context).publish(where, policy, within_s=within, anyway=anyway)
-    _show(done, as_json, PolicyPutDoc, published_view)
+    _show(done, as_json, "proxy.published_view")
 
 
 def disable(
@@ -175,16 +166,13 @@ def disable(
     within: Within = WITHIN,
     as_json: AsJson = False,
 ) -> None:
-    """Switch traffic control off, at once: budgets apply to no statement any more.
+    """Switch traffic control off at once: no budget applies any more.
 
     Stays off, also when an agent publishes, until it is enabled.
     """
-    from headgate.present.proxy import disabled_view
-    from headgate.proxy.api import PolicyPutDoc
-
     where = _directory(data_directory, directory)
     done = _extension(context).disable(where, purge=purge, within_s=within)
-    _show(done, as_json, PolicyPutDoc, disabled_view)
+    _show(done, as_json, "proxy.disabled_view")
 
 
 def status(
@@ -194,20 +182,17 @@ def status(
     dsn: Dsn = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what is in force on a server, and which budgets are in trouble.
+    """Show what is in force on a server, and which budgets need attention.
 
     Reads the server's memory from outside, so it works with no free connection; with --server
     over SQL, where that is not allowed. Exit code 1 where something is not as it should be.
     """
-    from headgate.present.proxy import pg_view
-    from headgate.proxy.api import PgStatusDoc
-
     where = data_directory or directory
     if where is None and dsn is None:
         raise typer.BadParameter("name the server by --data-directory (PGDATA) or --server")
     chosen = None if where is None else _directory(data_directory, directory)
     found = _extension(context).status(chosen, dsn)
-    _show(found, as_json, PgStatusDoc, pg_view)
+    _show(found, as_json, "proxy.pg_view")
     if found["problems"]:
         raise typer.Exit(1)
 
@@ -224,13 +209,7 @@ def _extension(context: typer.Context) -> PgExtension:
     return host.pg_extension()
 
 
-def _show(
-    document: Mapping[str, Any], as_json: bool, kind: type[T], view: Callable[[T], Iterable[Block]]
-) -> None:
-    from headgate.cli.documents import read
-    from headgate.cli.output import show_blocks, show_json
+def _show(document: Mapping[str, Any], as_json: bool, view: str) -> None:
+    from headgate.cli.output import show_view
 
-    if as_json:
-        show_json(document)
-    else:
-        show_blocks(view(read(kind, document)))
+    show_view(document, as_json, view)

@@ -87,7 +87,7 @@ def run(context: typer.Context, settings: SettingsFile) -> None:
 
 
 def lint(settings: SettingsFile, strict: Strict = False, as_json: AsJson = False) -> None:
-    """Validate a proxy's configuration file.
+    """Validate a proxy's settings file.
 
     And the policy file that it names. Exit code 1 for faults; with --strict for advice, too.
     """
@@ -100,7 +100,7 @@ def check(
     strict: Strict = False,
     as_json: AsJson = False,
 ) -> None:
-    """Validate it, and what it names: files, policy, and the relay's library.
+    """Validate the settings file, and what it names: files, policy, the relay's library.
 
     Connects to nothing. Exit code 1 for faults.
     """
@@ -161,13 +161,11 @@ def status(
     token: Token = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show sessions, clients, budgets, servers, and what is in trouble.
+    """Show sessions, clients, budgets, servers, and what needs attention.
 
     Exit code 1 where something is.
     """
     from headgate.cli.output import show_view
-    from headgate.present.proxy import proxy_view
-    from headgate.proxy.api import ProxyStatusDoc
 
     api = _connect(settings, url, token)
     if watch:
@@ -177,7 +175,7 @@ def status(
         show_live(context, TopOptions("proxy", interval, AgentOptions(), proxy=api))
         return
     answered = api.get("/v1/proxy/status")
-    show_view(answered, as_json, ProxyStatusDoc, proxy_view)
+    show_view(answered, as_json, "proxy.proxy_view")
     if answered.document["problems"]:
         raise typer.Exit(1)
 
@@ -191,11 +189,9 @@ def sessions(
 ) -> None:
     """List sessions: who, since when, and what they do."""
     from headgate.cli.output import show_view
-    from headgate.present.proxy import sessions_view
-    from headgate.proxy.api import ProxySessionListDoc
 
     answered = _connect(settings, url, token).get("/v1/proxy/sessions", limit=str(limit))
-    show_view(answered, as_json, ProxySessionListDoc, sessions_view)
+    show_view(answered, as_json, "proxy.sessions_view")
 
 
 def kill(
@@ -217,16 +213,14 @@ def kill(
 def reload(
     settings: OfSettings = None, url: ProxyUrl = None, token: Token = None, as_json: AsJson = False
 ) -> None:
-    """Have it read its settings file again, all or nothing.
+    """Reload the settings file, all or nothing.
 
     Says what it follows from now on, and what waits for a restart.
     """
     from headgate.cli.output import show_view
-    from headgate.present.proxy import reloaded_view
-    from headgate.proxy.api import ProxyReloadedDoc
 
     answered = _connect(settings, url, token).change("POST", "/v1/proxy/reload")
-    show_view(answered, as_json, ProxyReloadedDoc, reloaded_view)
+    show_view(answered, as_json, "proxy.reloaded_view")
 
 
 def restart(
@@ -252,7 +246,7 @@ def restart(
 def drain(
     settings: OfSettings = None, url: ProxyUrl = None, token: Token = None, as_json: AsJson = False
 ) -> None:
-    """Have it take no more sessions, and end with the last one.
+    """Accept no new sessions, and exit after the last one ends.
 
     As SIGTERM does; after `drain_timeout_s` the rest is closed.
     """

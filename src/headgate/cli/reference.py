@@ -48,7 +48,7 @@ DOCUMENTS: Mapping[str, str] = {
             "hold", "rule change", "rule exempt", "rule extend", "rule hold", "rule metrics",
             "rule ratio", "rule show", "rule thresholds",
         ),
-        "RulesDoc": ("favor", "rule lift", "rule rest", "rule wake", "rules"),
+        "RulesDoc": ("favor", "rule lift", "rule resume", "rule suspend", "rules"),
         "ShardDoc": (
             "shard add-peer", "shard handover", "shard remove-peer", "shard show", "shard skip",
             "shard take-back", "shard unskip",

@@ -13,13 +13,16 @@ from functools import lru_cache
 from itertools import groupby, pairwise, zip_longest
 from operator import itemgetter
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
 from rich.segment import Segment
 from rich.style import Style
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from headgate.check.reasons import duration
+from headgate.cli.documents import plain
 from headgate.present import view
 from headgate.present.view import DASH, Block, Cell, Curve, Fill, Line, Note, Said, Step, Tone
 from headgate.present.words import share_text
@@ -35,13 +38,6 @@ STYLES: Mapping[Tone, str] = {
     "info": "cyan",
 }
 """How a tone looks on a terminal; never alone: each state has its word."""
-
-
-def plain(text: str) -> str:
-    """Without control characters: a server's message may not steer a terminal."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else " " if c.isspace() else "�" for c in text).strip()
 
 
 def local_time(text: str, form: str = "%Y-%m-%d %H:%M:%S %Z") -> str:
@@ -199,6 +195,26 @@ class PlainTable(Table):
         for cells in (names, *rows):
             texts = [cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells]
             yield from self._row(texts, rooms, console)
+
+    def _measure_column(
+        self, console: Console, options: ConsoleOptions, column: Column
+    ) -> Measurement:
+        """Of its head and its Texts; rich would measure each cell as if it could be anything."""
+        width = options.max_width
+        texts = [str(column.header), *(str(cell) for cell in column.cells)]
+        gap = GAP if column is not self.columns[-1] else 0
+        if column.width is not None or width <= gap:
+            return super()._measure_column(console, options, column)
+        least = max(cell_len(word) for text in texts for word in text.split() or ("",)) + gap
+        most = max(cell_len(line) for text in texts for line in text.splitlines() or ("",)) + gap
+        return (
+            Measurement(least, most)
+            .with_maximum(width)
+            .clamp(
+                None if column.min_width is None else column.min_width + gap,
+                None if column.max_width is None else column.max_width + gap,
+            )
+        )
 
     def _row(
         self, cells: Sequence[Text], rooms: Sequence[int], console: Console

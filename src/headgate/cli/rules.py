@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from urllib.parse import quote
 
@@ -24,7 +23,6 @@ from headgate.cli.options import (
     DatabaseOrAll,
     DryRun,
     ReachOptions,
-    confirmed,
     copies_line,
     flags,
     reached_line,
@@ -60,21 +58,13 @@ All: TypeAlias = Annotated[
 
 def rules(agent: AgentOptions, ended: All = False) -> None:
     """List the rules: target, effect, time left, author and reason."""
-    from headgate.cli.output import show_view
-    from headgate.present.rules import rules_view
-    from headgate.rules.api import RulesDoc
-
     answered = agent.connect().get(RULES, all="true" if ended else None)
-    show_view(answered, agent.as_json, RulesDoc, rules_view)
+    agent.show(answered, "rules.rules_view")
 
 
 def show_rule(rule: RuleId, agent: AgentOptions) -> None:
     """Show one rule in full, and the clients it applies to."""
-    from headgate.cli.output import show_view
-    from headgate.present.rules import rule_view
-    from headgate.rules.api import RuleDoc
-
-    show_view(agent.connect().get(rule_path(rule)), agent.as_json, RuleDoc, rule_view)
+    agent.show(agent.connect().get(rule_path(rule)), "rules.rule_view")
 
 
 # --- setting ---------------------------------------------------------------------------------
@@ -116,7 +106,7 @@ def _setting(kind: Kind, about: str) -> Callable[..., None]:
         is_asked = changed.document.get("clients_total") is not None
         tried = change.dry_run and not agent.as_json and is_asked
         past = last_hour(api, body) if tried else ""
-        _show_one(changed, "SET", change, agent, past=past)
+        _show(changed, "SET", agent, dry_run=change.dry_run, past=past)
 
     command.__doc__ = about
     command.__annotations__["given"] = flags(rows, needed=needed_by(kind), arguments=named)
@@ -125,7 +115,7 @@ def _setting(kind: Kind, about: str) -> Callable[..., None]:
 
 ratio = _setting(
     Kind.RATIO,
-    """Reject a share of a client's checks, by dice.
+    """Reject a share of a client's checks, at random.
 
     A ratio never admits a check: what the dice do not reject, the metrics decide.
     """,
@@ -163,7 +153,7 @@ def favor(
     """
     body = said_by(given, _FAVOR) | _on(database)
     changed = _posted(_connected(reach, agent), f"{RULES}/favor", body, reach, change)
-    _show_many(changed, "SET", agent, dry_run=change.dry_run)
+    _show(changed, "SET", agent, dry_run=change.dry_run)
 
 
 favor.__annotations__["given"] = flags(_FAVOR, arguments=["target"])
@@ -182,7 +172,7 @@ def _changing(rows: Sequence[Setting], example: str, about: str) -> Callable[...
         if not body:
             raise typer.BadParameter(f"nothing to change: give a setting, such as {example}")
         changed = _altered("PATCH", rule, body, change, agent)
-        _show_one(changed, "CHANGED", change, agent)
+        _show(changed, "CHANGED", agent, dry_run=change.dry_run)
 
     command.__doc__ = about
     command.__annotations__["given"] = flags(rows)
@@ -192,37 +182,37 @@ def _changing(rows: Sequence[Setting], example: str, about: str) -> Callable[...
 extend = _changing(
     [RULE_SETTINGS[name] for name in PAIRED],
     "--for 2h",
-    """Give a rule another end, counted from now; nothing else of it changes.""",
+    """Change when a rule ends, counted from now; nothing else changes.""",
 )
 change = _changing(
     [row for name, row in RULE_SETTINGS.items() if name not in (*FIXED, *PAIRED)],
     "--ratio 50%",
-    """Change some of a rule, such as its ratio alone; its end stays.""",
+    """Change settings of a rule, such as its ratio; its end stays.""",
 )
 
 
 def lift(rule: RuleId, change: ChangeOptions, agent: AgentOptions) -> None:
     """End a rule now, and the one that was set together with it."""
     changed = _altered("DELETE", rule, None, change, agent)
-    _show_many(changed, "LIFTED", agent, dry_run=change.dry_run)
+    _show(changed, "LIFTED", agent, dry_run=change.dry_run)
 
 
-def rest(rule: RuleId, reason: Reason, agent: AgentOptions, dry_run: DryRun = False) -> None:
+def suspend(rule: RuleId, reason: Reason, agent: AgentOptions, dry_run: DryRun = False) -> None:
     """Suspend a rule of the fleet or the shard at this agent.
 
     As if it were not there: for when the fleet's store cannot be reached, or no agent leads the
-    shard, so that the rule cannot be lifted. `headgate rule wake` ends that, and so does setting
+    shard, so that the rule cannot be lifted. `headgate rule resume` ends that, and so does setting
     the rule again.
     """
-    path = f"{rule_path(rule)}/rest"
+    path = f"{rule_path(rule)}/suspension"
     changed = agent.connect().change("PUT", path, {"reason": reason}, dry_run=dry_run)
-    _show_many(changed, "SUSPENDED HERE", agent, dry_run=dry_run)
+    _show(changed, "SUSPENDED HERE", agent, dry_run=dry_run)
 
 
-def wake(rule: RuleId, agent: AgentOptions, dry_run: DryRun = False) -> None:
+def resume(rule: RuleId, agent: AgentOptions, dry_run: DryRun = False) -> None:
     """End the suspension of a rule at this agent."""
-    changed = agent.connect().change("DELETE", f"{rule_path(rule)}/rest", dry_run=dry_run)
-    _show_many(changed, "IN FORCE AGAIN", agent, dry_run=dry_run)
+    changed = agent.connect().change("DELETE", f"{rule_path(rule)}/suspension", dry_run=dry_run)
+    _show(changed, "IN FORCE AGAIN", agent, dry_run=dry_run)
 
 
 # --- steps -----------------------------------------------------------------------------------
@@ -240,8 +230,8 @@ def _posted(
     api: Api, path: str, given: Mapping[str, Any], reach: ReachOptions, change: ChangeOptions
 ) -> Answered:
     body = given if reach.said is None else {**given, "reach": reach.said}
-    post = partial(api.change, "POST", path, body)
-    return confirmed(post, reach.said, dry_run=change.dry_run, yes=change.yes)
+    ask = None if change.yes else reach.said
+    return api.change("POST", path, body, dry_run=change.dry_run, ask=ask)
 
 
 def _altered(
@@ -255,30 +245,13 @@ def _altered(
     api, path = agent.connect(timeout_s=FLEET_TIMEOUT_S), rule_path(rule)
     seen = api.get(path)
     of = seen.document.get("reach")
-    reach = f"{rule}, {of}" if isinstance(of, str) else None
-    alter = partial(api.change, method, path, given, etag=seen.etag)
-    return confirmed(alter, reach, dry_run=change.dry_run, yes=change.yes)
+    ask = f"{rule}, {of}" if isinstance(of, str) and not change.yes else None
+    return api.change(method, path, given, etag=seen.etag, dry_run=change.dry_run, ask=ask)
 
 
-def _show_one(
-    changed: Answered, done: str, change: ChangeOptions, agent: AgentOptions, past: str = ""
+def _show(
+    changed: Answered, done: str, agent: AgentOptions, *, dry_run: bool, past: str = ""
 ) -> None:
-    from headgate.cli.output import show_view
-    from headgate.present.rules import changed_view
-    from headgate.rules.api import RuleDoc
-
+    view = "rules.changed_view" if "rules" in changed.document else "rules.rule_changed_view"
     told = reached_line(changed.document) or copies_line(changed.document)
-    how: dict[str, Any] = {"dry_run": change.dry_run, "reached": told, "past": past}
-    show_view(changed, agent.as_json, RuleDoc, lambda rule: changed_view([rule], done, **how))
-
-
-def _show_many(changed: Answered, done: str, agent: AgentOptions, *, dry_run: bool) -> None:
-    from headgate.cli.output import show_view
-    from headgate.present.rules import changed_view
-    from headgate.rules.api import RulesDoc
-
-    told = reached_line(changed.document) or copies_line(changed.document)
-    how: dict[str, Any] = {"dry_run": dry_run, "reached": told}
-    show_view(
-        changed, agent.as_json, RulesDoc, lambda found: changed_view(found.rules, done, **how)
-    )
+    agent.show(changed, view, done=done, dry_run=dry_run, reached=told, past=past)

@@ -108,7 +108,7 @@ def run(
     agent: AgentOptions,
     quiet: Quiet = False,
 ) -> None:
-    """Run a command that does not check, while the database is healthy.
+    """Run a command, and stop it while the database is unhealthy.
 
     Waits until admitted, and starts the command in a process group of its own. Checks every second,
     stops the group (SIGSTOP) while rejected and continues it (SIGCONT) once admitted, at most two

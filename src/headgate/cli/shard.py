@@ -3,6 +3,7 @@ wake."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +15,7 @@ from headgate.cli.options import (
     MemberArgument,
     OnHost,
     ReachOptions,
+    Yes,
     lasts_option,
 )
 
@@ -51,17 +53,12 @@ def show(database: DatabaseArgument, *, agent: AgentOptions) -> None:
     `headgate shard DATABASE` is short for it.
     """
     from headgate.cli.api import database_path
-    from headgate.cli.documents import read
-    from headgate.cli.output import show as show_answer
+    from headgate.cli.output import show_drawn
     from headgate.cli.pages import shard_page
     from headgate.shard.api import ShardDoc
 
     answered = agent.connect().get(database_path(database, "shard"))
-    show_answer(
-        answered,
-        agent.as_json,
-        lambda canvas: shard_page(read(ShardDoc, answered.document), canvas),
-    )
+    show_drawn(answered, agent.as_json, ShardDoc, shard_page)
 
 
 def skip(
@@ -71,6 +68,7 @@ def skip(
     duration: For = "30m",
     host: OnHost = None,
     dry_run: DryRun = False,
+    yes: Yes = False,
     *,
     agent: AgentOptions,
 ) -> None:
@@ -78,10 +76,13 @@ def skip(
 
     The rollup then leaves it out; every answer and `headgate status` say so. It is for the
     shard, so that a promotion keeps it. With --host and this agent's name it is for this agent
-    alone, and works while the fleet's etcd is away.
+    alone, and works while the fleet's etcd is away. Skipping the last replica needs a yes: the
+    rollup would have no value, and every check for the shard would be rejected.
     """
     from headgate.cli.api import database_path
 
+    if not (yes or dry_run):
+        _confirm_last(agent, database, member)
     settings = {"for": duration, "reason": reason}
     reach = ReachOptions(host=host).said
     query = {**({} if reach is None else {"reach": reach}), **_dry_run(dry_run)}
@@ -89,6 +90,22 @@ def skip(
     changed = agent.connect().change("PUT", path, settings, query=query)
     told = f"{member} of {database} for {settings['for']}: {reason}"
     _show(changed, "WOULD SKIP" if dry_run else "SKIPPED", told, agent.as_json)
+
+
+def _confirm_last(agent: AgentOptions, database: str, member: str) -> None:
+    from headgate.cli.api import database_path
+    from headgate.cli.documents import read
+    from headgate.cli.options import confirm
+    from headgate.cli.output import canvas_of, console
+    from headgate.cli.render import drawn
+    from headgate.present.shard import last_replica
+    from headgate.shard.api import ShardDoc
+
+    doc = read(ShardDoc, agent.connect().get(database_path(database, "shard")).document)
+    if (note := last_replica(doc, member)) is not None:
+        target = console(sys.stderr)
+        target.print(drawn([note], canvas_of(target)))
+        confirm(f"Skip {member} all the same?")
 
 
 def unskip(
@@ -134,7 +151,7 @@ def take_back(
     *,
     agent: AgentOptions,
 ) -> None:
-    """Take an announced switchover back: the primary stays."""
+    """Cancel an announced switchover: the primary stays."""
     from headgate.cli.api import database_path
 
     changed = agent.connect().change("DELETE", database_path(database, "shard", "handover"))

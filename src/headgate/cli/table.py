@@ -33,14 +33,14 @@ ABOUT = "Keep Postgres and MySQL/MariaDB healthy: check before each job."
 
 COMMANDS: Mapping[str, CommandRow] = {
     "check": CommandRow("ask:check", "Check whether a job may run now."),
-    "wait": CommandRow("ask:wait", "Wait until a job may run, as a program with the SDK does."),
+    "wait": CommandRow("ask:wait", "Wait until a job may run."),
     # What follows the command's name is the command's: no option of ours comes after it.
     "run": CommandRow(
         "run:run",
-        "Run a command that does not check, while the database is healthy.",
+        "Run a command, and stop it while the database is unhealthy.",
         takes_the_rest=True,
     ),
-    "explain": CommandRow("ask:explain", "Show what a check would be answered, and why."),
+    "explain": CommandRow("ask:explain", "Show how a check would be answered, and why."),
     "top": CommandRow(
         "top:top", "Watch what is unhealthy, who is throttled, by what, and what to do; q quits."
     ),
@@ -79,14 +79,14 @@ COMMANDS: Mapping[str, CommandRow] = {
         "init:init", "Write a first settings file from what a database server can measure."
     ),
     "agent": CommandRow("host:agent", "Run the agent."),
-    "reload": CommandRow("host:reload", "Have the agent follow its settings file, as SIGHUP does."),
+    "reload": CommandRow("host:reload", "Reload the agent's settings file, as SIGHUP does."),
     "demo": CommandRow(
         "host:demo", "See it work: a real Postgres shard, an agent beside each server, greedy jobs."
     ),
     "doctor": CommandRow(
         "init:doctor", "Try what an agent needs: databases, rights, clocks, ports, disk, peers."
     ),
-    "lint": CommandRow("lint:lint", "Validate a configuration file."),
+    "lint": CommandRow("lint:lint", "Validate a settings file."),
     "files": CommandRow(
         "files:files", "Print a file for the host: systemd units, alert rules, a dashboard."
     ),
@@ -98,7 +98,7 @@ COMMANDS: Mapping[str, CommandRow] = {
 _RULE: Mapping[str, CommandRow] = {
     "show": CommandRow("rules:show_rule", "Show one rule in full, and the clients it applies to."),
     "ratio": CommandRow(
-        "rules:ratio", "Reject a share of a client's checks, by dice.", cls="rules:RatioCommand"
+        "rules:ratio", "Reject a share of a client's checks, at random.", cls="rules:RatioCommand"
     ),
     "hold": COMMANDS["hold"],
     "exempt": CommandRow(
@@ -111,14 +111,16 @@ _RULE: Mapping[str, CommandRow] = {
         "rules:thresholds", "Decide a client's checks by stricter thresholds than others have."
     ),
     "extend": CommandRow(
-        "rules:extend", "Give a rule another end, counted from now; nothing else of it changes."
+        "rules:extend", "Change when a rule ends, counted from now; nothing else changes."
     ),
     "change": CommandRow(
-        "rules:change", "Change some of a rule, such as its ratio alone; its end stays."
+        "rules:change", "Change settings of a rule, such as its ratio; its end stays."
     ),
     "lift": CommandRow("rules:lift", "End a rule now, and the one that was set together with it."),
-    "rest": CommandRow("rules:rest", "Suspend a rule of the fleet or the shard at this agent."),
-    "wake": CommandRow("rules:wake", "End the suspension of a rule at this agent."),
+    "suspend": CommandRow(
+        "rules:suspend", "Suspend a rule of the fleet or the shard at this agent."
+    ),
+    "resume": CommandRow("rules:resume", "End the suspension of a rule at this agent."),
 }
 
 _METRICS: Mapping[str, CommandRow] = {
@@ -151,7 +153,7 @@ _SHARD: Mapping[str, CommandRow] = {
         "shard:handover", "Announce a planned switchover, before the primary steps down."
     ),
     "take-back": CommandRow(
-        "shard:take_back", "Take an announced switchover back: the primary stays."
+        "shard:take_back", "Cancel an announced switchover: the primary stays."
     ),
     "add-peer": CommandRow(
         "shard:add_peer", "Add a member to the shard of a database, without a restart."
@@ -179,7 +181,7 @@ _BUDGET: Mapping[str, CommandRow] = {
         settings=BUDGET_TABLE,
     ),
     "mode": CommandRow("budget:mode", "Switch a budget, or all of them: off, warn, enforce."),
-    "delete": CommandRow("budget:delete", "Remove a budget; what ran under it runs without it."),
+    "delete": CommandRow("budget:delete", "Delete a budget; its statements then run without it."),
     "forgive": CommandRow("budget:forgive", "Clear the debt of a budget's buckets."),
     "lint": CommandRow(
         "budget:lint",
@@ -203,7 +205,7 @@ _BUDGET: Mapping[str, CommandRow] = {
     ),
     "replay": CommandRow(
         "budget:replay",
-        "Play what statements did against another policy, and print what would have changed.",
+        "Replay recorded statements against another policy, and print what would have changed.",
     ),
 }
 
@@ -246,29 +248,30 @@ _PG: Mapping[str, CommandRow] = {
     "enable": CommandRow("pg:enable", "Put a policy in force, or the one that was switched off."),
     "publish": CommandRow("pg:publish", "Replace the policy."),
     "disable": CommandRow(
-        "pg:disable", "Switch traffic control off, at once: budgets apply to no statement any more."
+        "pg:disable", "Switch traffic control off at once: no budget applies any more."
     ),
     "status": CommandRow(
-        "pg:status", "Show what is in force on a server, and which budgets are in trouble."
+        "pg:status", "Show what is in force on a server, and which budgets need attention."
     ),
 }
 
 _PROXY: Mapping[str, CommandRow] = {
     "run": CommandRow("proxy:run", "Run the proxy, or take over from the one that runs."),
-    "lint": CommandRow("proxy:lint", "Validate a proxy's configuration file."),
+    "lint": CommandRow("proxy:lint", "Validate a proxy's settings file."),
     "check": CommandRow(
-        "proxy:check", "Validate it, and what it names: files, policy, and the relay's library."
+        "proxy:check",
+        "Validate the settings file, and what it names: files, policy, the relay's library.",
     ),
     "status": CommandRow(
-        "proxy:status", "Show sessions, clients, budgets, servers, and what is in trouble."
+        "proxy:status", "Show sessions, clients, budgets, servers, and what needs attention."
     ),
     "sessions": CommandRow("proxy:sessions", "List sessions: who, since when, and what they do."),
     "kill": CommandRow("proxy:kill", "End a session."),
-    "reload": CommandRow("proxy:reload", "Have it read its settings file again, all or nothing."),
+    "reload": CommandRow("proxy:reload", "Reload the settings file, all or nothing."),
     "restart": CommandRow(
         "proxy:restart", "Start a successor that takes over; no client is disconnected."
     ),
-    "drain": CommandRow("proxy:drain", "Have it take no more sessions, and end with the last one."),
+    "drain": CommandRow("proxy:drain", "Accept no new sessions, and exit after the last one ends."),
     "build": CommandRow("proxy:build", "Build the relay's library for this installation."),
 }
 
@@ -279,7 +282,7 @@ _DEBUG = {
 }
 
 _STATE: Mapping[str, CommandRow] = {
-    "acknowledge": CommandRow("host:acknowledge", "Go on without a state that is lost."),
+    "acknowledge": CommandRow("host:acknowledge", "Continue after the agent has lost its state."),
 }
 
 GROUPS: Mapping[str, Group] = {
@@ -299,14 +302,14 @@ GROUPS: Mapping[str, Group] = {
         default="list",
         alone=True,
     ),
-    "fleet": Group("Many shards, one set of rules: look at all of them.", _FLEET),
+    "fleet": Group("Show the fleet: many shards that share one set of rules.", _FLEET),
     "proxy": Group(
         "Traffic control in front of Postgres and MySQL/MariaDB: a proxy in the query path.",
         _PROXY,
         default="run",
     ),
-    "state": Group("What the agent keeps: what operators have set, audit and history.", _STATE),
-    "debug": Group("For finding faults: what a maintainer needs to know.", _DEBUG),
+    "state": Group("The agent's stored state: operators' changes, audit and history.", _STATE),
+    "debug": Group("Collect what a maintainer needs to find a fault.", _DEBUG),
     "pg": Group(
         "Traffic control inside a Postgres on this host: its extension and its policy.", _PG
     ),

@@ -12,8 +12,9 @@ from rich.cells import cell_len
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
 
-from headgate.cli.render import STYLES, Marks, plain, sparkline
-from headgate.present.shard import MemberRow, standing_of, telling, tree, unwatched
+from headgate.cli.documents import plain
+from headgate.cli.render import STYLES, Marks, sparkline
+from headgate.present.shard import MemberRow, in_a_line, standing_of, telling, tree, unwatched
 from headgate.present.view import Said
 from headgate.shard.api import MemberDoc, ShardDoc
 
@@ -89,11 +90,13 @@ def shard_head(shard: ShardDoc, marks: Marks) -> Text:
 
 def shard_line(shard: ShardDoc, marks: Marks) -> Text:
     """All of it in one line, for a screen that has other things to show."""
-    line = shard_head(shard, marks)
-    for row in tree(shard):
+    line, (rows, others) = shard_head(shard, marks), in_a_line(shard)
+    for row in rows:
         line.append(f" {marks.dot} ", style="dim").append(plain(row.member.member), style="bold")
         line.append(" primary" if row.member.role == "primary" else "")
         line.append_text(_word(row)).append_text(_readings(row, marks, 1))
+    if others:
+        line.append(f" {marks.dot} {others} ").append(marks.good, style=STYLES["good"])
     return line
 
 

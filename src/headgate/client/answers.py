@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from operator import attrgetter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 OK = "OK"
@@ -34,29 +33,39 @@ class MetricAnswer(NamedTuple):
     unavailable_for_s: float | None
 
 
-class Answer:
+class _Draft:
+    """An answer that is being filled. It becomes an Answer by its class: through a __setattr__ that
+    rejects changes, filling one takes ten times as long, and each check makes one."""
+
+    __slots__ = (
+        "admitted",
+        "ask",
+        "ask_database",
+        "checks",
+        "database",
+        "decided",
+        "metrics",
+        "raw",
+        "read_only",
+        "reason",
+        "retry_after_s",
+        "unthrottled",
+        "utilization",
+        "verdict",
+    )  # fmt: skip
+
+
+class Answer(_Draft):
     """Truthy when the work may start: one answer is the permission for one piece of work.
 
     No NamedTuple: `for … in gate.check()` must be an error, and `raw` is no part of the value.
     """
 
+    __slots__ = ()
     __match_args__ = (
-        "verdict",
-        "admitted",
-        "reason",
-        "retry_after_s",
-        "utilization",
-        "metrics",
-        "database",
-        "checks",
-        "read_only",
-        "unthrottled",
-        "ask",
-        "ask_database",
-        "decided",
-        "raw",
-    )
-    __slots__ = __match_args__
+        "verdict", "admitted", "reason", "retry_after_s", "utilization", "metrics", "database",
+        "checks", "read_only", "unthrottled", "ask", "ask_database", "decided", "raw",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -75,13 +84,24 @@ class Answer:
         decided: str = "",
         raw: Mapping[str, Any] | None = None,
     ) -> None:
-        decided = decided or ("nobody" if unthrottled else "agent")
+        object.__setattr__(self, "__class__", _Draft)
+        draft: Any = self
+        draft.verdict = verdict
+        draft.admitted = admitted
+        draft.reason = reason
+        draft.retry_after_s = retry_after_s
+        draft.utilization = utilization
+        draft.metrics = metrics
+        draft.database = database
+        draft.checks = checks
+        draft.read_only = read_only
+        draft.unthrottled = unthrottled
+        draft.ask = ask
+        draft.ask_database = ask_database
+        draft.decided = decided or ("nobody" if unthrottled else "agent")
         raw = {} if raw is None else raw
-        # One by one through __setattr__ takes ten times as long, and each check makes one.
-        self._fill((
-            verdict, admitted, reason, retry_after_s, utilization, metrics, database, checks,
-            read_only, unthrottled, ask, ask_database, decided, raw,
-        ))  # fmt: skip
+        draft.raw = raw
+        draft.__class__ = Answer
         if TYPE_CHECKING:
             self.verdict: Final = verdict
             self.admitted: Final = admitted
@@ -104,16 +124,13 @@ class Answer:
             """Who did: the "agent", this process from a snapshot ("local"), or "nobody"."""
             self.raw: Final[Mapping[str, Any]] = raw
 
-    def _fill(self, values: tuple[object, ...]) -> None:
-        for put, value in zip(_PUTS, values, strict=True):
-            put(self, value)
-
     def with_retry_after(self, retry_after_s: float | None) -> Answer:
         """The same answer for another caller, with its own time to wait."""
-        values = _values(self)
-        again = object.__new__(Answer)
-        again._fill((*values[:_RETRY_AFTER], retry_after_s, *values[_RETRY_AFTER + 1 :]))
-        return again
+        return Answer(
+            self.verdict, self.admitted, self.reason, retry_after_s, self.utilization, self.metrics,
+            self.database, self.checks, self.read_only, self.unthrottled, self.ask,
+            self.ask_database, self.decided, self.raw,
+        )  # fmt: skip
 
     def __bool__(self) -> bool:
         return self.admitted
@@ -145,8 +162,3 @@ class Answer:
     def _value(self) -> tuple[object, ...]:
         """All but `raw`: two agents may word one answer differently."""
         return tuple(getattr(self, name) for name in self.__match_args__[:-1])
-
-
-_values: Callable[[Answer], tuple[Any, ...]] = attrgetter(*Answer.__match_args__)
-_PUTS = tuple(vars(Answer)[name].__set__ for name in Answer.__match_args__)
-_RETRY_AFTER = Answer.__match_args__.index("retry_after_s")

@@ -190,7 +190,7 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
                     await _settled(plan.cursor.save(run.position))
                 run.shows(len(chunk), self._clock())
             if plan.cursor is not None:
-                await _settled(plan.cursor.save(run.final_position))
+                await _settled(plan.cursor.save(run.finish(plan.cursor)))
         finally:
             run.shown.close()
 

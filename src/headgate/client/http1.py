@@ -7,7 +7,10 @@ a Response once it is whole.
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+if TYPE_CHECKING:
+    from headgate.client.tls import TlsSession
 
 MAX_HEAD_BYTES = 16 * 1024
 MAX_BODY_BYTES = 1024 * 1024
@@ -41,7 +44,13 @@ Exchange: TypeAlias = Generator[bytes, bytes, Response]
 """Yields what is to be sent, takes what then came (b"": the peer closed), returns the response."""
 
 
-def exchange(request: bytes, reader: ResponseReader) -> Exchange:
+def exchange(request: bytes, reader: ResponseReader, tls: TlsSession | None = None) -> Exchange:
+    """With `tls`, what is sent and what then came is encrypted."""
+    plain = _exchange(request, reader)
+    return plain if tls is None else tls.exchange(plain)
+
+
+def _exchange(request: bytes, reader: ResponseReader) -> Exchange:
     received = yield request
     while received:
         response = reader.feed(received)
@@ -69,7 +78,7 @@ def encode_request(
     return "\r\n".join([*lines, "", ""]).encode("ascii") + body
 
 
-class _Head(NamedTuple):
+class _ResponseHead(NamedTuple):
     version: str
     status: int
     headers: Mapping[str, str]
@@ -125,14 +134,14 @@ class ResponseReader:
         keep_alive = delimited and not self._buffer and stays
         return Response(head.status, head.headers, body, keep_alive)
 
-    def _final_head(self) -> Generator[None, None, _Head]:
+    def _final_head(self) -> Generator[None, None, _ResponseHead]:
         for _ in range(MAX_INTERIM):
             head = _parse_head((yield from self._until(b"\r\n\r\n")))
             if head.status >= 200:
                 return head
         raise BadResponse(f"{MAX_INTERIM} interim answers and no final one")
 
-    def _body(self, head: _Head) -> Generator[None, None, tuple[bytes, bool]]:
+    def _body(self, head: _ResponseHead) -> Generator[None, None, tuple[bytes, bool]]:
         if head.status in _BODYLESS:
             return b"", True
         coding = head.headers.get("transfer-encoding")
@@ -185,7 +194,7 @@ class ResponseReader:
         return body_bytes
 
 
-def _parse_head(head: bytes) -> _Head:
+def _parse_head(head: bytes) -> _ResponseHead:
     status_line, *lines = head.decode("latin-1").split("\r\n")
     version, _, rest = status_line.partition(" ")
     code, _, _phrase = rest.partition(" ")
@@ -194,7 +203,7 @@ def _parse_head(head: bytes) -> _Head:
     status = _number(code, 10)
     if status < 100:
         raise BadResponse(f"the answer has no HTTP status: {code}")
-    return _Head(version, status, _parse_headers(lines))
+    return _ResponseHead(version, status, _parse_headers(lines))
 
 
 def _parse_headers(lines: list[str]) -> dict[str, str]:

@@ -40,8 +40,9 @@ from headgate.client.http1 import (
     Response,
     ResponseReader,
     _chunk_size,
-    _Head,
+    _ResponseHead,
     encode_request,
+    exchange,
 )
 from headgate.client.local_ledger import LocalLedger
 from headgate.client.parsing import BadAnswer, parse_object
@@ -305,14 +306,14 @@ class Feed:
 
         path = f"/v1/snapshot?database={quote(self.database)}&app={quote(self._app, safe='')}"
         request = encode_request("GET", path, host=self.target.host_header, token=self._token)
-        exchange = connection.exchange(request, StreamReader(take, MAX_EVENT_BYTES))
-        outgoing = next(exchange)
+        steps = exchange(request, StreamReader(take, MAX_EVENT_BYTES), connection.tls)
+        outgoing = next(steps)
         try:
             while local_clock.now() < renew_at_s and not stopped.is_set():
                 connection.raw.settimeout(SILENT_S)
                 if outgoing:
                     connection.raw.sendall(outgoing, NO_SIGNAL)
-                outgoing = exchange.send(connection.raw.recv(READ_BYTES))
+                outgoing = steps.send(connection.raw.recv(READ_BYTES))
         except StopIteration as end:
             response: Response = end.value
             return response
@@ -522,7 +523,7 @@ class StreamReader(ResponseReader):
         self._events = EventReader(take, max_event_bytes)
         self._max_chunk_bytes = max_event_bytes + 1024
 
-    def _body(self, head: _Head) -> Generator[None, None, tuple[bytes, bool]]:
+    def _body(self, head: _ResponseHead) -> Generator[None, None, tuple[bytes, bool]]:
         kind = head.headers.get("content-type", "").partition(";")[0].strip()
         if head.status != 200 or kind != EVENT_STREAM:
             return (yield from super()._body(head))

@@ -413,6 +413,7 @@ class Run(Generic[Item]):
         self._utilization: float | None = None
         self._pressure: float | None = None
         self._chunk_began_s = now_s
+        self._has_begun = False
         self._to_skip = 0 if plan.key is not None or position is None else _count(position)
         self._done = self._to_skip
         self.shown = ShownProgress(plan.progress, name, source, now_s)
@@ -447,6 +448,7 @@ class Run(Generic[Item]):
         return found[:size]
 
     def begins(self, answer: Answer, now_s: float) -> None:
+        self._has_begun = True
         self._utilization, self._chunk_began_s = answer.utilization, now_s
 
     def ends(self, chunk: Sequence[Item], now_s: float) -> None:
@@ -462,9 +464,13 @@ class Run(Generic[Item]):
         """Once its position is saved."""
         self.shown.show(self._done, items, self._utilization, now_s)
 
-    @property
-    def final_position(self) -> Position:
-        """A count is good for the list that it counted, and that is done. A key stays."""
+    def finish(self, cursor: Cursor) -> Position:
+        """The position to keep: a count is good for the list that it counted, and that is done. A
+        key stays, and a second run would end without a word."""
+        if self.skips_any and not self._has_begun:
+            at = getattr(cursor, "path", "the cursor")
+            message = "nothing was left to do: %s is at %r; save None, or remove it, to start over"
+            warn(message, at, self.position)
         return None if self._key is None else self.position
 
     def _whole_key(self, key_of: Callable[[Item], Position], chunk: Sequence[Item]) -> Position:

@@ -168,7 +168,7 @@ class Client(Gate[Callable[[float], None]]):
                     plan.cursor.save(run.position)
                 run.shows(len(chunk), self._clock())
             if plan.cursor is not None:
-                plan.cursor.save(run.final_position)
+                plan.cursor.save(run.finish(plan.cursor))
         finally:
             run.shown.close()
 

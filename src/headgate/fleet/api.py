@@ -1,16 +1,12 @@
-"""What an agent knows of its fleet, and which agents a reach matches, as documents; and times."""
+"""What an agent knows of its fleet, and which agents a reach matches, as documents."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 
 import msgspec
 
 from headgate.changes.state import Reached
-
-FAR_WALL_S = 253_402_300_799.0
-"""The last second of the year 9999; there are no later dates."""
 
 
 class FleetFollowingDoc(msgspec.Struct, frozen=True):
@@ -36,11 +32,6 @@ class FleetFollowingDoc(msgspec.Struct, frozen=True):
     """Why it follows no source, or not the best one."""
     kept: int
     """Items that stay in force although the store has lost them."""
-
-
-def iso(wall_s: float) -> str:
-    at = datetime.fromtimestamp(max(0.0, min(wall_s, FAR_WALL_S)), tz=UTC)
-    return at.isoformat().replace("+00:00", "Z")
 
 
 # --- reach ---------------------------------------------------------------------------------------

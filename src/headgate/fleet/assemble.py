@@ -16,6 +16,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from headgate.base.assemble import AgentContext, advertised, faults_of
+from headgate.base.declared import iso
 from headgate.base.ports import LogReader, PeerLink, SharedLog
 from headgate.changes.assemble import Followers, etcd_access, etcd_store
 from headgate.changes.beat import LogBeat
@@ -30,7 +31,6 @@ from headgate.changes.reach import Place
 from headgate.check.assemble import CheckParts
 from headgate.client.local_clock import now as sleepless_now
 from headgate.errors import Fault
-from headgate.fleet.api import iso
 from headgate.fleet.beat import FleetTiming, clock_told
 from headgate.fleet.cache import LogCache, RosterFile
 from headgate.fleet.feed_reader import AgentReader
@@ -263,6 +263,7 @@ class FollowedLog:
     def loops(self) -> Iterator[Loop]:
         yield "fleet", self.follower.run
         yield "fleet rules", self.in_force.run
+        yield "fleet starts", lambda: self.in_force.starts.run(self.in_force.renew)
         yield "fleet beat", self.beat.run
         if self.copies is not None:
             yield "fleet copies", self.copies.run

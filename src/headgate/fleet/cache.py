@@ -34,7 +34,7 @@ _ANY = CopyOrigin()
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _CopyHead(msgspec.Struct, frozen=True):
     format: str
     version: int
     bytes: int
@@ -53,7 +53,7 @@ class _Copy(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_head = msgspec.json.Decoder(_CopyHead).decode
 _decode_copy = msgspec.json.Decoder(_Copy).decode
 
 
@@ -154,7 +154,7 @@ def encoded(copy: LogCopy, origin: CopyOrigin = _ANY) -> bytes:
             list(origin.places),
         )
     )
-    head = _Head(FORMAT, VERSION, len(body), hashlib.sha256(body).hexdigest())
+    head = _CopyHead(FORMAT, VERSION, len(body), hashlib.sha256(body).hexdigest())
     return _encode(head) + b"\n" + body
 
 

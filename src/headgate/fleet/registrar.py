@@ -120,7 +120,7 @@ def own_members(
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _MemberWritten:
     member: FleetMember
     revision: int
     at: float
@@ -248,7 +248,7 @@ class Registrar:
         """What to write now."""
         self._spread_s = spread_s
         self._is_size_known = is_size_known
-        self._written: dict[str, _Written] = {}
+        self._written: dict[str, _MemberWritten] = {}
         self._lease = FleetLease(store, clock, roll, spread_s, ttl_s, self._written.clear)
         self._lost: set[str] = set()
         """Keys that someone deleted from the store by hand."""
@@ -413,7 +413,7 @@ class Registrar:
             some = members[first : first + PUTS_PER_COMMIT]
             puts = [Put(member.key, member_bytes(member), lease.id) for member in some]
             revision, now = await self._store.commit((), puts), self._clock.now().mono_s
-            self._written |= {member.key: _Written(member, revision, now) for member in some}
+            self._written |= {member.key: _MemberWritten(member, revision, now) for member in some}
             self._lost.difference_update(member.key for member in some)
         self._due_at = None
         if moved:

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from headgate.base.keyvalue import Listing
 from headgate.base.ports import Clock
 from headgate.changes.book import ChangeBook
+from headgate.changes.logs import NO_FLEET
 from headgate.changes.mirror import Mirror
 from headgate.changes.reach import parse_reach
 from headgate.check.questions import about
@@ -35,11 +36,10 @@ from headgate.fleet.feed_api import (
     feed_page,
 )
 from headgate.fleet.picture import FleetView, Looked
-from headgate.fleet.view import ShardFilter
-from headgate.fleet.view_api import MAX_PER_PAGE, FleetDoc, FleetSelection, fleet_doc
+from headgate.fleet.view_api import FleetDoc, FleetQuery, fleet_doc
 from headgate.history.looking import json_in_thread
 from headgate.http.documents import json_response
-from headgate.http.routes import NAME, WIDE, Call, Caller, Route
+from headgate.http.routes import WIDE, Call, Caller, Route
 
 LOOK_TIMEOUT_S = 12.0
 """A little less than the command line waits, so that it still gets the reason."""
@@ -47,10 +47,6 @@ LOOKS_AT_ONCE = 4
 HELD_LISTINGS = 8
 HELD_S = 30.0
 """A reader that takes longer for its pages has to list again."""
-NO_FLEET = (
-    "this agent belongs to no fleet: set the endpoints of the fleet's etcd in [fleet] of its "
-    "settings file, and restart it"
-)
 _Prefixes = Annotated[
     list[str], msgspec.Meta(min_length=1, max_length=MAX_PREFIXES, description="Of keys.")
 ]
@@ -219,37 +215,8 @@ _TOO_MUCH = "one commit has more changes than fit into one answer: list again fr
 #
 # People look at the same document: page/fleet.py shows it.
 
-PER_PAGE = 100
-MAX_PAGE = 1_000_000
 MAX_AT_ONCE = 4
 WITHIN_S = 10.0
-_Pattern = Annotated[
-    str,
-    msgspec.Meta(
-        pattern=f"^({NAME})?$",
-        description="Only those that match it.",
-        examples=["eu-*", "commerce/*"],
-    ),
-]
-_Page = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)]
-
-
-class FleetQuery(msgspec.Struct, frozen=True):
-    unhealthy: Annotated[bool, about("`true`: only shards that are unhealthy or silent.")] = False
-    behind: Annotated[bool, about("`true`: only shards with agents that are behind.")] = False
-    region: _Pattern = ""
-    cluster: _Pattern = ""
-    shard: _Pattern = ""
-    page: Annotated[_Page, about("Page of the shards.")] = 1
-    rules_page: Annotated[_Page, about("Page of the fleet's rules and budgets.")] = 1
-    per_page: Annotated[
-        int, msgspec.Meta(ge=1, le=MAX_PER_PAGE, description="Shards per page.")
-    ] = PER_PAGE
-
-    @property
-    def asked(self) -> FleetSelection:
-        look = ShardFilter(self.unhealthy, self.behind, self.region, self.cluster, self.shard)
-        return FleetSelection(look, self.page, self.per_page, self.rules_page)
 
 
 class FleetViewing:
@@ -262,9 +229,9 @@ class FleetViewing:
         self._free = asyncio.Semaphore(MAX_AT_ONCE)
 
     async def document(self, call: Call[FleetQuery, None]) -> Response:
-        return json_response(msgspec.Raw(await self._made(call.query.asked)))
+        return json_response(msgspec.Raw(await self._made(call.query)))
 
-    async def _made(self, asked: FleetSelection) -> bytes:
+    async def _made(self, asked: FleetQuery) -> bytes:
         """Beside the loop: it may be ten thousand shards."""
         view = self._view
         if view is None:
@@ -277,7 +244,7 @@ class FleetViewing:
             message = f"no data of the fleet within {WITHIN_S:g} s: this agent is very busy"
             raise InvalidRequest(message, status=503) from None
 
-    def _make(self, looked: Looked, asked: FleetSelection) -> bytes:
+    def _make(self, looked: Looked, asked: FleetQuery) -> bytes:
         picture, holders, link = looked.picture, looked.holders, looked.link
         wall_s = looked.at.wall_s
         try:

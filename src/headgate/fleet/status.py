@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Protocol
 
+from headgate.base.declared import iso
 from headgate.changes.follower import FollowState
 from headgate.check.reasons import duration
-from headgate.fleet.api import FleetFollowingDoc, iso
+from headgate.fleet.api import FleetFollowingDoc
 from headgate.fleet.view import FleetCounts
 from headgate.metrics.samples import Instant
 

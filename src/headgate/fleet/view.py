@@ -476,7 +476,7 @@ class ChangeHolders:
         )
 
 
-class _Group:
+class _PlaceGroup:
     """Agents that stand at one place."""
 
     __slots__ = ("_ns", "_place", "_rejected", "_total")
@@ -509,7 +509,7 @@ class Holders:
 
     def __init__(self, picture: FleetPicture) -> None:
         self._picture = picture
-        self._groups: dict[Level, list[_Group]] = {}
+        self._groups: dict[Level, list[_PlaceGroup]] = {}
         """Only for the levels in use: few pages show items of all levels."""
 
     def held(self, item: Change) -> ChangeHolders:
@@ -523,14 +523,14 @@ class Holders:
         return total
 
 
-def _groups(picture: FleetPicture, level: Level) -> list[_Group]:
+def _groups(picture: FleetPicture, level: Level) -> list[_PlaceGroup]:
     if level is Level.FLEET:
-        return [_Group(Place(), list(_every_agent(picture)))]
+        return [_PlaceGroup(Place(), list(_every_agent(picture)))]
     name_of = attrgetter(level.value)
     named: dict[str, list[FleetAgent]] = {}
     for agent in _every_agent(picture):
         named.setdefault(name_of(agent), []).append(agent)
-    return [_Group(_compared_place(level, name), told) for name, told in named.items()]
+    return [_PlaceGroup(_compared_place(level, name), told) for name, told in named.items()]
 
 
 def _every_agent(picture: FleetPicture) -> Iterator[FleetAgent]:

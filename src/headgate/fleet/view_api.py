@@ -6,18 +6,18 @@ One page of shards and one of rules at a time: a fleet of ten thousand shards is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
 from headgate.changes.model import Change, ChangeKind
+from headgate.changes.reach import NAME
 from headgate.changes.state import ends_at
+from headgate.check.questions import about
 from headgate.check.reasons import duration, quantity, says
 from headgate.errors import InvalidSettings
 from headgate.fleet.members import PASSING, MetricTold
 from headgate.fleet.view import (
-    EVERYTHING,
     FleetAgent,
     FleetCounts,
     FleetPicture,
@@ -32,6 +32,8 @@ from headgate.rules.settings import parse_kept
 
 T = TypeVar("T")
 MAX_PER_PAGE = 500
+PER_PAGE = 100
+MAX_PAGE = 1_000_000
 MAX_BEHIND = 50
 ITEMS_PER_PAGE = 50
 
@@ -136,21 +138,41 @@ class FleetDoc(msgspec.Struct, frozen=True):
     advice: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
-class FleetSelection:
+_Pattern = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=f"^({NAME})?$",
+        description="Only these; * matches any.",
+        examples=["eu-*", "commerce/*"],
+    ),
+]
+_Page = Annotated[int, msgspec.Meta(ge=1, le=MAX_PAGE)]
+
+
+class FleetQuery(msgspec.Struct, frozen=True):
     """Which part of it."""
 
-    look: ShardFilter = EVERYTHING
-    page: int = 1
-    per_page: int = 100
-    items_page: int = 1
+    unhealthy: Annotated[bool, about("`true`: only shards that are unhealthy or silent.")] = False
+    behind: Annotated[bool, about("`true`: only shards with agents that are behind.")] = False
+    region: _Pattern = ""
+    cluster: _Pattern = ""
+    shard: _Pattern = ""
+    page: Annotated[_Page, about("Page of the shards.")] = 1
+    rules_page: Annotated[_Page, about("Page of the fleet's rules and budgets.")] = 1
+    per_page: Annotated[
+        int, msgspec.Meta(ge=1, le=MAX_PER_PAGE, description="Shards per page.")
+    ] = PER_PAGE
+
+    @property
+    def look(self) -> ShardFilter:
+        return ShardFilter(self.unhealthy, self.behind, self.region, self.cluster, self.shard)
 
 
 def fleet_doc(
     picture: FleetPicture,
     holders: Holders,
     link: StoreLink,
-    asked: FleetSelection,
+    asked: FleetQuery,
     *,
     agent: str,
     wall_s: float,
@@ -159,7 +181,7 @@ def fleet_doc(
     selected = select(picture, asked.look)
     shards, page, pages = _cut(selected, asked.page, asked.per_page)
     standing = [seen.item for seen in picture.items if not seen.ended]
-    items, items_page, items_pages = _cut(standing, asked.items_page, ITEMS_PER_PAGE)
+    items, items_page, items_pages = _cut(standing, asked.rules_page, ITEMS_PER_PAGE)
     return FleetDoc(
         agent=agent,
         n=picture.n,

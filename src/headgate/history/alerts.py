@@ -60,7 +60,7 @@ class Webhook:
             connection.close()
 
 
-OUTCOMES = ("told", "sent", "dropped")
+OUTCOMES = ("raised", "sent", "dropped")
 
 
 class Alerts:
@@ -85,7 +85,7 @@ class Alerts:
 
     def put(self, kind: str, document: Alert) -> None:
         """Such as `starvation.begins`. Never waits."""
-        self.outcomes[kind, "told"] += 1
+        self.outcomes[kind, "raised"] += 1
         log.warning("alert", kind=kind, **document)
         if self._send is None:
             return

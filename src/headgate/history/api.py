@@ -8,9 +8,10 @@ from typing import Any
 
 import msgspec
 
+from headgate.base.units import share_of
 from headgate.check.api import RejectionDoc
 from headgate.check.questions import Span
-from headgate.check.reasons import duration, share_of
+from headgate.check.reasons import duration
 from headgate.history.records import MetricMinute, Tally
 from headgate.history.replay import ReplayedHour
 from headgate.history.replay_outcomes import How

@@ -29,6 +29,9 @@ MAX_METRICS = 500
 """For all databases; metrics beyond it are not kept by the minute."""
 
 
+LAG = "lag"
+
+
 def standings_of(health: Health) -> Iterator[tuple[str, MetricStatus]]:
     """Every metric, by the name that history calls it."""
     yield from health.standings.items()
@@ -50,6 +53,11 @@ class MetricMinutes:
                     return
                 left -= 1
                 self._add(_look(minute, database, name, standing, now))
+            for new in _lags(minute, database, health):
+                if left == 0:
+                    return
+                left -= 1
+                self._add(new)
 
     def drain(self, wall_s: float) -> list[MetricMinute]:
         """The minutes that are over: one write a minute. What cannot be kept is given back
@@ -80,6 +88,22 @@ def _look(
         return MetricMinute(minute, database, name, 1, 1, 0, 0.0, None, None, threshold)
     breached, value = int(finding.state is State.BREACHED), finding.value
     return MetricMinute(minute, database, name, 1, 0, breached, value, value, value, threshold)
+
+
+def _lags(minute: int, database: str, health: Health) -> Iterator[MetricMinute]:
+    """Each replica's lag, as `lag@db-b`: the rollup keeps the worst of them only."""
+    shard = health.shard
+    rolled = shard.standings.get(LAG) if shard is not None else None
+    if shard is None or rolled is None:
+        return
+    limit = rolled.spec.threshold
+    for member, value in shard.lags.items():
+        name = f"{LAG}@{member}"
+        if value is None:
+            yield MetricMinute(minute, database, name, 1, 1, 0, 0.0, None, None, limit)
+        else:
+            breached = int(rolled.spec.breaches(value))
+            yield MetricMinute(minute, database, name, 1, 0, breached, value, value, value, limit)
 
 
 log = structlog.get_logger()

@@ -11,7 +11,6 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -155,7 +154,3 @@ async def json_in_thread(make: Callable[[], Any]) -> Response:
 async def encoded_in_thread(make: Callable[[], Any]) -> bytes:
     """The document and its JSON are made beside the loop: large ones take a while."""
     return await asyncio.to_thread(lambda: msgspec.json.encode(make()))
-
-
-def iso(wall_s: float) -> str:
-    return datetime.fromtimestamp(wall_s, tz=UTC).isoformat().replace("+00:00", "Z")

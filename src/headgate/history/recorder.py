@@ -7,7 +7,7 @@ store is away they wait here, added up by minute, as long as they fit. Observers
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
 from heapq import nsmallest
 from typing import Any
@@ -49,6 +49,7 @@ class ClientRecord:
         "admitted",
         "admitted_told",
         "check",
+        "checks",
         "detailed_at",
         "exempted",
         "last_at",
@@ -58,9 +59,11 @@ class ClientRecord:
         "rejected_since",
     )
 
-    def __init__(self, check: Check) -> None:
+    def __init__(self, check: Check, *, checks: bool) -> None:
         self.check = check
         """Its last health: which metrics apply to the client."""
+        self.checks = checks
+        """False: only its statements were counted, where the server decides about them."""
         self.admitted = 0
         self.admitted_told = 0
         """How many of them were already added to minutes and totals."""
@@ -84,6 +87,7 @@ class ClientRecord:
         self.admitted_told += gone.admitted_told
         self.exempted += gone.exempted
         self.rejected += gone.rejected
+        self.checks |= gone.checks
         self.last_at = max(self.last_at, gone.last_at)
 
 
@@ -111,19 +115,20 @@ class Clientele:
         self._joined: dict[Place, tuple[str, ClientRecord]] = {}
         """(database, all levels but the first) → their group, while there is no room."""
 
-    def meet(self, database: str, check: Check) -> tuple[str, ClientRecord]:
+    def meet(self, database: str, check: Check, *, checks: bool) -> tuple[str, ClientRecord]:
         """What a client without a record is counted under from now on, or this time."""
         client = check.identity.text
         first, _, rest = client.partition(":")
         joined = self._joined.get((database, rest))
-        if joined is not None and self._is_news(database, client, first):
+        if joined is not None and checks and self._is_news(database, client, first):
             return joined
-        for token in check.identity.tokens:
-            self._note(database, token, client)
-        record = self._place((database, client), check, is_crowd=False)
+        if checks:
+            for token in check.identity.tokens:
+                self._note(database, token, client)
+        record = self._place((database, client), check, is_crowd=False, checks=checks)
         if record is not None:
             return client, record
-        joined = self._join(database, client, check)
+        joined = self._join(database, client, check, checks=checks)
         if joined[0] == f"{OTHER}:{rest}":
             self._joined[database, rest] = joined
         return joined
@@ -146,8 +151,8 @@ class Clientele:
     def tokens(self, database: str) -> set[str]:
         """Every level of every client that checked recently, with a record or without."""
         found = {token for place, token in self._tokens if place == database}
-        for place, client in self.records:
-            if place == database:
+        for (place, client), record in self.records.items():
+            if place == database and record.checks:
                 found.update(client.split(":"))
         return found - {OTHER}
 
@@ -173,22 +178,27 @@ class Clientele:
 
     # --- room ------------------------------------------------------------------------------
 
-    def _join(self, database: str, client: str, check: Check) -> tuple[str, ClientRecord]:
+    def _join(
+        self, database: str, client: str, check: Check, *, checks: bool
+    ) -> tuple[str, ClientRecord]:
         for crowd in self.crowds(database, client):
             place = (database, crowd)
-            record = self.records.get(place) or self._place(place, check, is_crowd=True)
+            record = self.records.get(place)
+            record = record or self._place(place, check, is_crowd=True, checks=checks)
             if record is not None:
                 return crowd, record
         raise AssertionError("the last group always has a place")
 
-    def _place(self, place: Place, check: Check, *, is_crowd: bool) -> ClientRecord | None:
+    def _place(
+        self, place: Place, check: Check, *, is_crowd: bool, checks: bool
+    ) -> ClientRecord | None:
         if place[1] == OTHER:
             self._others += 1
         elif self._is_full(is_crowd=is_crowd) and not self._makes_room(place, is_crowd=is_crowd):
             return None
         elif is_crowd:
             self._crowds.add(place)
-        record = self.records[place] = ClientRecord(check)
+        record = self.records[place] = ClientRecord(check, checks=checks)
         return record
 
     def _is_full(self, *, is_crowd: bool) -> bool:
@@ -219,7 +229,7 @@ class Clientele:
     def _gives_way(self, place: Place) -> None:
         """Its counts go to its like, so that what is shown of a level stays whole."""
         gone = self._remove(place)
-        _, crowd = self._join(*place, gone.check)
+        _, crowd = self._join(*place, gone.check, checks=gone.checks)
         crowd.take_over(gone)
         self._leaves(place, gone)
 
@@ -263,7 +273,8 @@ CLIENT_KEPT_S = 24 * 3600.0
 LATE_MINUTES = 15
 """How old a client's local decision may be to be counted in the minute when it was made."""
 
-_OK = Verdict.OK
+# Bound once: looking up a member of an enum is a call.
+_OK, _BREACHED, _SHARD = Verdict.OK, State.BREACHED, Scope.SHARD
 Key = tuple[str, str, Verdict, str]
 """(database, client, verdict, deciding metric or rule)"""
 Reason = tuple[Verdict, str]
@@ -280,7 +291,9 @@ def decided_by(decision: Decision) -> str:
         return f"{RULE}{exempt.id}" if decision.exempted and exempt else ""
     failing = decision.failing
     if failing:
-        first = next((f for f in failing if f.state is State.BREACHED), failing[0])
+        first = failing[0]
+        if first.state is not _BREACHED:
+            first = next((f for f in failing if f.state is _BREACHED), first)
         return named(first.ref) if first.spec else OTHER
     if decision.verdict is Verdict.OVER_BUDGET:
         return f"{BUDGET}{decision.check.budget}"
@@ -289,7 +302,7 @@ def decided_by(decision: Decision) -> str:
 
 def named(ref: MetricRef) -> str:
     """As history calls it: the shard's value is another one than the host's."""
-    return f"{Scope.SHARD.value}/{ref.metric}" if ref.scope is Scope.SHARD else ref.metric
+    return f"{_SHARD.value}/{ref.metric}" if ref.scope is _SHARD else ref.metric
 
 
 class Recorder:
@@ -306,6 +319,8 @@ class Recorder:
         self.forgotten: dict[tuple[str, Verdict], int] = {}
         """Decisions about clients that have no place any more, by database and verdict. Not
         added to others' totals: a counter that jumps would look like a burst of checks."""
+        self.without_value: Counter[tuple[str, str]] = Counter()
+        """By database and metric: checks admitted although the metric had no value."""
         self._recent: deque[Decision] = deque(maxlen=MAX_RECENT)
         """Rejections in full, at most one a second per client: counts are exact, these are for
         reading."""
@@ -327,8 +342,9 @@ class Recorder:
         client = decision.check.identity.text
         known = self._clients.get((database, client))
         if known is None:
-            client, known = self._clientele.meet(database, decision.check)
+            client, known = self._clientele.meet(database, decision.check, checks=True)
         known.last_at, known.last_verdict, known.check = wall_s, verdict, decision.check
+        known.checks = True
         if verdict is _OK:
             known.admitted += 1
             known.rejected_since = None
@@ -344,8 +360,11 @@ class Recorder:
         key = (database, client, verdict, by)
         self._counted[key] = self._counted.get(key, 0) + 1
 
-    def merge(self, told: Counted, health: Health | None, now: Instant) -> None:
-        """Decisions that a client made locally, in the minute in which it made them."""
+    def merge(
+        self, told: Counted, health: Health | None, now: Instant, *, checks: bool = True
+    ) -> None:
+        """Decisions made elsewhere, in the minute in which they were made: by a client locally;
+        or by a server about statements, whose client never `checks` by that."""
         if now.wall_s >= self._minute_ends:
             self.roll_over(now.wall_s)
         check, verdict, times = told.check, told.verdict, told.times
@@ -353,7 +372,8 @@ class Recorder:
         client = check.identity.text
         known = self._clients.get((database, client))
         if known is None:
-            client, known = self._clientele.meet(database, check)
+            client, known = self._clientele.meet(database, check, checks=checks)
+        known.checks |= checks
         last_at = now.wall_s - told.last_s_ago
         if last_at >= known.last_at:
             known.last_at, known.last_verdict, known.check = last_at, verdict, check

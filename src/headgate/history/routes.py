@@ -16,6 +16,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from starlette.responses import Response
 
+from headgate.base.declared import iso
 from headgate.base.names import Identity, parse_database, parse_identity
 from headgate.base.ports import Store
 from headgate.check.answers import answer_doc
@@ -43,7 +44,7 @@ from headgate.history.api import (
     suspect_doc,
     timeline_doc,
 )
-from headgate.history.looking import Turns, iso, json_in_thread
+from headgate.history.looking import Turns, json_in_thread
 from headgate.history.past_rules import RulesThen, original_id, rules_at, rules_between
 from headgate.history.records import AuditEntry, CheckedMinute, MetricMinute, Tally, in_steps
 from headgate.history.replay import ReplayContext, ReplayedHour, replay
@@ -59,7 +60,7 @@ from headgate.history.timeline import (
 )
 from headgate.history.unthrottled import ReportedPeriod, UnthrottledBook
 from headgate.history.unthrottled_api import TakenDoc, UnthrottledBody, UnthrottledsDoc
-from headgate.http.documents import UnderWay, json_response, seconds
+from headgate.http.documents import json_response, seconds
 from headgate.http.routes import Call, NoQuery, Plain, Route
 from headgate.metrics.service import metrics_known_to
 from headgate.rules.api import explain_rules, match_doc
@@ -636,7 +637,6 @@ class Unthrottling:
     def __init__(self, views: Views, book: UnthrottledBook) -> None:
         self._views = views
         self._book = book
-        self._under_way = UnderWay()
 
     async def report(self, call: Call[None, UnthrottledBody]) -> Response:
         body = call.body
@@ -648,9 +648,7 @@ class Unthrottling:
             for one in body.periods
         ]
         origin, client = call.request.state.peer.address, parse_identity(body.app).text
-        taken = await self._under_way.finish(
-            self._book.take(client, databases, told, origin=origin)
-        )
+        taken = await self._book.take(client, databases, told, origin=origin)
         return json_response(TakenDoc(taken))
 
     async def periods(self, call: Call[SinceQuery, None]) -> Response:
@@ -661,7 +659,7 @@ class Unthrottling:
 UNTHROTTLING_ROUTES = (
     Route(
         "POST", "/v1/unthrottled", "report", "Report work without a throttler", TakenDoc,
-        body=UnthrottledBody, errors=(429, 503),
+        body=UnthrottledBody, stores=True, errors=(429, 503),
         sends={
             "app": "etl:nightly", "databases": ["main"],
             "periods": [

@@ -14,6 +14,8 @@ OURS = "headgate"
 MAX_GROUPS = 256
 FAINT = 0.01
 """Less activity than this is dropped."""
+GONE_LOOKS = 6
+"""After so many looks without a session its owner is gone, however active it was before."""
 _WORDS = re.compile(r"[\s:/,;|()\[\]]+")
 
 
@@ -52,18 +54,25 @@ class Presence:
     active: Mapping[SessionOwner, float] = field(default_factory=dict)
     sessions: Mapping[SessionOwner, int] = field(default_factory=dict)
     """At the last look."""
+    unseen: Mapping[SessionOwner, int] = field(default_factory=dict)
+    """Looks since the last session of those who have none now."""
 
     def after(self, groups: Iterable[SessionGroup], *, keep: float) -> Presence:
         """`keep`: how much the looks so far still count."""
-        listed = list(groups)[:MAX_GROUPS]
-        active = {who: kept * keep for who, kept in self.active.items() if kept * keep > FAINT}
-        for group in listed:
-            active[group.who] = active.get(group.who, 0.0) + group.active
-        most = sorted(active, key=lambda who: -active[who])[:MAX_GROUPS]
         sessions: dict[SessionOwner, int] = {}
-        for group in listed:
+        active = {who: kept * keep for who, kept in self.active.items() if kept * keep > FAINT}
+        for group in list(groups)[:MAX_GROUPS]:
+            active[group.who] = active.get(group.who, 0.0) + group.active
             sessions[group.who] = sessions.get(group.who, 0) + group.sessions
-        return Presence(self.looks * keep + 1, {who: active[who] for who in most}, sessions)
+        unseen = {who: self.unseen.get(who, 0) + 1 for who in active if who not in sessions}
+        here = [who for who in active if unseen.get(who, 0) < GONE_LOOKS]
+        most = sorted(here, key=lambda who: -active[who])[:MAX_GROUPS]
+        return Presence(
+            self.looks * keep + 1,
+            {who: active[who] for who in most},
+            sessions,
+            {who: unseen[who] for who in most if who in unseen},
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from headgate.base.names import is_crowd, levels_of
+from headgate.history.effects import Effect
 from headgate.history.starvation_courses import (
     Course,
     DatabaseCourses,
@@ -51,8 +52,8 @@ CULPRIT_MEANINGS: dict[Culprit, str] = {
     Culprit.DIFFERENTIAL_METRICS: "other clients go on because fewer metrics or laxer thresholds "
     "apply to them",
     Culprit.ADMITTED_WORK: "other clients, with the same metrics, are admitted and keep it high",
-    Culprit.UNEXPLAINED_LOAD: "no client was admitted for long, yet the metric stays high: rogue "
-    "clients, or one long job",
+    Culprit.UNEXPLAINED_LOAD: "the metric stays high, and the work of no client visibly moves it: "
+    "rogue clients, or one long job",
 }
 
 
@@ -89,7 +90,12 @@ class Starved:
     dice_s: float
     """Time rejected by a ratio rule, which is no starvation."""
     blamed: tuple[str, ...] = ()
-    """Clients that are admitted meanwhile, the busiest first."""
+    """Clients that are admitted meanwhile and whose work moves the metric, the strongest first."""
+    effect: float | None = None
+    """What one admitted check of the first of them adds to the metric, as a share of its
+    threshold; null if no client is blamed."""
+    effect_error: float | None = None
+    """Standard error of `effect`."""
     rule: str = ""
     """The exemption, or the stricter threshold, behind it."""
     proposal: str = ""
@@ -198,6 +204,30 @@ class Blame(NamedTuple):
     proposal: str = ""
 
 
+class Mover(NamedTuple):
+    """A client whose work visibly moves the metric."""
+
+    course: Course
+    effect: Effect
+
+    @property
+    def share(self) -> float:
+        """All that it has done to the metric."""
+        return self.effect.size * (self.course.admitted + self.course.exempted)
+
+
+def _movers(metric: str, courses: Iterable[Course], scene: DatabaseCourses) -> list[Course]:
+    """Those of them whose effect on the metric is distinguishable from zero, strongest first.
+    Nobody else is blamed: without them the metric would be as high."""
+    found = [
+        Mover(course, effect)
+        for course in courses
+        if (effect := scene.effects.effect_of(course.subject.name, metric)) and effect.is_clear
+    ]
+    found.sort(key=lambda mover: (-mover.share, mover.course.subject.name))
+    return [mover.course for mover in found]
+
+
 def _finding(
     course: Course, members: tuple[str, ...], scene: DatabaseCourses, policy: StarvationTerms
 ) -> StarvationFinding:
@@ -210,6 +240,8 @@ def _finding(
     runtime_s = max(course.runtime_s, starved_s)
     share = min(1.0, (course.starved_s + starved_s) / runtime_s)
     blame = _blame(stretch, members, scene, policy)
+    first = blame.clients[0] if blame.clients else ""
+    effect = scene.effects.effect_of(first, stretch.metric)
     starved = Starved(
         database=scene.database,
         client=course.subject.name,
@@ -227,6 +259,8 @@ def _finding(
         mean_utilization=past.mean,
         dice_s=course.rejected_s.get(Reason.DICE, 0.0),
         blamed=blame.clients,
+        effect=effect.size if effect else None,
+        effect_error=effect.error if effect else None,
         rule=blame.rule,
         proposal=blame.proposal,
     )
@@ -240,9 +274,11 @@ def _blame(
     policy: StarvationTerms,
 ) -> Blame:
     lately_s = scene.now_s - policy.settle_s
-    others = [c for c in scene.running(policy) if c.subject.name not in members]
+    running = [c for c in scene.running(policy) if c.subject.name not in members]
+    others = _movers(stretch.metric, running, scene)
     return (
         _exempt(others, lately_s)
+        or _stricter(stretch.metric, members, running, others, scene, lately_s)
         or _differential(stretch.metric, members, others, scene, lately_s)
         or _admitted(stretch, members, others, scene, lately_s)
         or Blame(Culprit.UNEXPLAINED_LOAD, proposal="headgate clients --rogue")
@@ -253,9 +289,29 @@ def _exempt(others: Sequence[Course], lately_s: float) -> Blame | None:
     active = [c for c in others if c.exempted_s >= lately_s]
     if not active:
         return None
-    most = max(active, key=lambda c: c.exempted)
-    proposal = f"headgate rule lift {most.exempt_by}"
-    return Blame(Culprit.EXEMPT_CLIENT, _names(active), most.exempt_by, proposal)
+    rule = active[0].exempt_by
+    return Blame(Culprit.EXEMPT_CLIENT, _names(active), rule, f"headgate rule lift {rule}")
+
+
+def _stricter(
+    metric: str,
+    members: tuple[str, ...],
+    running: Sequence[Course],
+    others: Sequence[Course],
+    scene: DatabaseCourses,
+    lately_s: float,
+) -> Blame | None:
+    """A threshold of its own rejects it where others work: that explains enough."""
+    rules = [
+        rule
+        for name in members
+        if (judged := scene.judged.get(name)) and (rule := judged.stricter.get(metric))
+    ]
+    if not rules or not any(c.admitted_s >= lately_s for c in running):
+        return None
+    working = [c for c in others if c.admitted_s >= lately_s]
+    proposal = f"headgate rule lift {rules[0]}"
+    return Blame(Culprit.DIFFERENTIAL_METRICS, _names(working), rules[0], proposal)
 
 
 def _differential(
@@ -265,15 +321,7 @@ def _differential(
     scene: DatabaseCourses,
     lately_s: float,
 ) -> Blame | None:
-    stricter = [
-        rule
-        for name in members
-        if (judged := scene.judged.get(name)) and (rule := judged.stricter.get(metric))
-    ]
     working = [c for c in others if c.admitted_s >= lately_s]
-    if stricter and working:
-        proposal = f"headgate rule lift {stricter[0]}"
-        return Blame(Culprit.DIFFERENTIAL_METRICS, _names(working), stricter[0], proposal)
     freer = [c for c in working if not _judged_by(metric, c, scene)]
     if not freer:
         return None
@@ -330,6 +378,5 @@ def _admitted(
     return Blame(Culprit.ADMITTED_WORK, _names(working), "", proposal)
 
 
-def _names(courses: Iterable[Course]) -> tuple[str, ...]:
-    busiest = sorted(courses, key=lambda c: (-(c.admitted + c.exempted), c.subject.name))
-    return tuple(course.subject.name for course in busiest[:MAX_BLAMED])
+def _names(courses: Sequence[Course]) -> tuple[str, ...]:
+    return tuple(course.subject.name for course in courses[:MAX_BLAMED])

@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from headgate.base.names import is_crowd, levels_of
+from headgate.history.effects import Effects
 
 NOTHING: Mapping[str, int] = MappingProxyType({})
 NEVER = float("-inf")
@@ -312,6 +313,7 @@ class DatabaseCourses:
     gates: Gates = field(default_factory=lambda: NO_GATES)
     judged: Mapping[str, ClientMetrics] = field(default_factory=dict)
     """By client."""
+    effects: Effects = field(default_factory=Effects)
 
     def running(self, policy: StarvationTerms) -> list[Course]:
         """Clients, not levels, that checked recently."""
@@ -362,7 +364,11 @@ def advancing(
         if course is not None:
             kept[subject] = course.after(what, gates, now_s, policy)
     known = {s.name: scene.judged[s.name] for s in kept if s.name in scene.judged}
-    return DatabaseCourses(scene.database, now_s, kept, gates, {**known, **judged})
+    yield
+    work = {client: float(what.admitted + what.exempted) for client, what in seen.items()}
+    values = {metric: look.utilization for metric, look in looks.items()}
+    effects = scene.effects.after(work, values, {subject.name for subject in kept})
+    return DatabaseCourses(scene.database, now_s, kept, gates, {**known, **judged}, effects)
 
 
 def _gates(

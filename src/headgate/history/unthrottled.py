@@ -109,7 +109,7 @@ class UnthrottledPeriod:
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
+class _ClientPeriods:
     periods: tuple[UnthrottledPeriod, ...]
     heard_at: float
     """This agent's wall clock, not the client's."""
@@ -120,7 +120,7 @@ class UnthrottledBook:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._rows: dict[tuple[str, str], _Row] = {}
+        self._rows: dict[tuple[str, str], _ClientPeriods] = {}
         """By client and origin: no address can displace what another reported for that client."""
         self._quota = Quota(EACH, ALL)
         self._turn = asyncio.Lock()
@@ -190,7 +190,7 @@ class UnthrottledBook:
             del self._rows[old]
 
     def _giving_way(
-        self, rows: dict[tuple[str, str], _Row], new: tuple[str, str]
+        self, rows: dict[tuple[str, str], _ClientPeriods], new: tuple[str, str]
     ) -> list[tuple[str, str]]:
         """The oldest reports of the address with the most bytes; never `new`."""
         gone: list[tuple[str, str]] = []
@@ -206,7 +206,7 @@ class UnthrottledBook:
         return gone
 
 
-def _fitting(periods: tuple[UnthrottledPeriod, ...], heard_at: float) -> _Row:
+def _fitting(periods: tuple[UnthrottledPeriod, ...], heard_at: float) -> _ClientPeriods:
     """Without its oldest, where they take too much room."""
     row = _row(periods, heard_at)
     while row.size_bytes > MAX_ROW_BYTES and len(periods) > 1:
@@ -215,8 +215,8 @@ def _fitting(periods: tuple[UnthrottledPeriod, ...], heard_at: float) -> _Row:
     return row
 
 
-def _row(periods: tuple[UnthrottledPeriod, ...], heard_at: float) -> _Row:
-    return _Row(periods, heard_at, sum(map(_size_bytes, _docs(periods))))
+def _row(periods: tuple[UnthrottledPeriod, ...], heard_at: float) -> _ClientPeriods:
+    return _ClientPeriods(periods, heard_at, sum(map(_size_bytes, _docs(periods))))
 
 
 def _size_bytes(doc: Mapping[str, Any]) -> int:

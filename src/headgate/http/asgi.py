@@ -33,13 +33,13 @@ class AsgiBridge:
 
     async def serve(self, request: Request, peer: Peer, send: Send) -> bool:
         """See listener.Handlers."""
-        exchange = _Exchange(request, send)
+        exchange = _AsgiExchange(request, send)
         await self._app(_scope(request, peer), exchange.receive, exchange.send)
         await exchange.finish()
         return exchange.keep_alive
 
 
-class _Exchange:
+class _AsgiExchange:
     """The state of one response."""
 
     def __init__(self, request: Request, send: Send) -> None:

@@ -16,7 +16,7 @@ import structlog
 from headgate.assemble import AgentRooms
 from headgate.base.assemble import advertised, own_names
 from headgate.base.redaction import shown
-from headgate.check.routes import CheckRoutes
+from headgate.check.routes import NAMED, CheckRoutes
 from headgate.errors import Fault
 from headgate.http.asgi import AsgiBridge
 from headgate.http.auth import Credential, Gatekeeper, KnownHosts
@@ -131,7 +131,7 @@ class Door:
     def adopt(self) -> None:
         self.listener.handlers = self._handlers()
         self.listener.hosts = self._hosts()
-        self.listener.forget()
+        self.listener.repeats.forget()
 
     def tend(self, loop_s: float) -> str | None:
         """Returns why the process can open no more files."""
@@ -172,7 +172,7 @@ class Door:
             forwarder = Forwarder(routes, bridge, check.board, shards)
             handlers = Handlers(forwarder.prepare, forwarder.serve)
         else:
-            handlers = Handlers(routes.prepare, bridge.serve)
+            handlers = Handlers(routes.prepare, bridge.serve, NAMED)
         if tracer is None:
             return handlers
         paths = (route.path for route in ROUTES if route.handler)

@@ -11,10 +11,13 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
+import re
 import socket
 import struct
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import structlog
@@ -94,6 +97,21 @@ _HOW_PEERS_SHOW_THEMSELVES = (
 )
 
 
+ON_BEHALF_OF = "headgate-on-behalf-of"
+"""Header: the person who wanted a change, as the one who makes it says."""
+_USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@-]{0,63}")
+
+
+def user_of(uid: int, users: Path = Path("/etc/passwd")) -> str:
+    """`uid:0 (root)`. By the local file alone: a directory could keep the agent waiting."""
+    with suppress(OSError, UnicodeDecodeError):
+        for row in users.read_text(encoding="utf-8").splitlines():
+            fields = row.split(":")
+            if len(fields) > 2 and fields[2] == str(uid):
+                return f"uid:{uid} ({fields[0]})"
+    return f"uid:{uid}"
+
+
 @dataclass(frozen=True, slots=True)
 class Credential:
     name: str
@@ -105,12 +123,17 @@ class Gatekeeper:
     def __init__(self, credentials: Iterable[Credential]) -> None:
         self._credentials = tuple(credentials)
 
-    def who_changes(self, peer: Peer, authorization: str | None) -> str:
+    def who_changes(self, peer: Peer, headers: Mapping[str, str]) -> str:
         """The name for the audit, or InvalidRequest (401, 403) with what to do."""
+        who = self._who_changes(peer, headers.get("authorization"))
+        claimed = headers.get(ON_BEHALF_OF, "")
+        return f"{who} on behalf of {claimed} (claimed)" if _USER.fullmatch(claimed) else who
+
+    def _who_changes(self, peer: Peer, authorization: str | None) -> str:
         if peer.signed_in is not None:
             return _who_is_signed_in(peer.signed_in)
         if authorization is None and peer.unix_uid is not None:
-            return f"uid:{peer.unix_uid}"
+            return user_of(peer.unix_uid)
         if not self._credentials:
             raise InvalidRequest(_HOW_CHANGES_ARE_MADE, status=401)
         credential = self._find(authorization)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -19,14 +21,15 @@ from headgate.budgets.routes import (
     BUDGET_ROUTES,
     PUBLISHING_ROUTES,
     Budgeting,
-    BudgetLogs,
     Publishing,
 )
 from headgate.changes.book import NoSuchItem, StoppedMidway
 from headgate.changes.exchange import Exchange
+from headgate.changes.logs import ChangeLogs
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.own import OwnBook
 from headgate.changes.routes import CHANGE_ROUTES, EXCHANGE_ROUTES, ChangeRoutes, Exchanging
+from headgate.changes.state import is_taken_out
 from headgate.check.answers import AnswerDoc, BatchDoc, FrenoDoc
 from headgate.check.api import (
     ReadyDoc,
@@ -90,6 +93,8 @@ from headgate.rules.service import NoSuchRule, RuleKeeper
 from headgate.rules.settings import parse_kept
 from headgate.shard.keeper import NoSuchMember, NoSuchShard
 from headgate.shard.routes import PEERING_ROUTES, Peering, ShardsPort
+
+log = structlog.get_logger()
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -178,9 +183,9 @@ def handlers_of(given: ControlParts) -> Mapping[str, object]:
     parts, turns = views.parts, Turns()  # One thread looks back, for all of them.
     clock, budgets, page = parts.clock, parts.budgets, given.page
     shared, view = (None, None) if fleet is None else (fleet.book, fleet.view)
-    logs = BudgetLogs(own, shared, exchange)
+    logs = ChangeLogs(own, shared, exchange)
     watching = Watching(views, given.rules, turns)
-    metrics = MetricRoutes(views, MetricReaching(parts.book, own, shared, exchange))
+    metrics = MetricRoutes(views, MetricReaching(parts.book, logs))
     periods = parts.watchers.unthrottled or UnthrottledBook(parts.store, clock)
     sessions, listens = (None, None) if page is None else (page.sessions, page.listens)
     return {
@@ -188,7 +193,7 @@ def handlers_of(given: ControlParts) -> Mapping[str, object]:
         "metrics": metrics,
         "peering": Peering(views, shards=given.shards, demands=given.demands),
         "exchanging": Exchanging(exchange),
-        "ruling": Ruling(views, given.rules, own, shared, exchange),
+        "ruling": Ruling(views, given.rules, logs),
         "budget_replaying": BudgetReplay(budgets, clock, logs),
         "budgeting": Budgeting(budgets, parts.store, clock, logs, turns),
         "publishing": Publishing(budgets),
@@ -209,11 +214,10 @@ def handlers_of(given: ControlParts) -> Mapping[str, object]:
 
 async def _replayed(watching: Watching, metrics: MetricRoutes, item: Change) -> str:
     """What a change that is only tried would have done to the last hour; empty: not known."""
-    if item.value is None:
-        return ""
     try:
         if item.kind == ChangeKind.RULE:
-            return await watching.replayed(parse_kept(item.id, item.value, item.n))
+            spec = None if is_taken_out(item) else parse_kept(item.id, item.value, item.n)
+            return "" if spec is None else await watching.replayed(spec)
         found = await metrics.replayed_here(item) if item.kind == ChangeKind.METRIC else None
     except (InvalidSettings, StoreUnavailable):
         return ""  # A preview, and never a condition.
@@ -342,10 +346,12 @@ def serving(
     route: Route, handle: Callable[[Call[Any, Any]], Awaitable[Response]], gatekeeper: Gatekeeper
 ) -> Handler:
     """Our own errors as problems. What is not ours is logged, and becomes a 500, further out."""
+    under_way = UnderWay()
 
     async def serve(request: Request) -> Response:
         try:
-            return await handle(await read_call(route, request, gatekeeper))
+            call = await read_call(route, request, gatekeeper)
+            return await (under_way.finish(handle(call)) if route.is_finished else handle(call))
         except InvalidRequest as error:
             return problem_response(
                 error.status, str(error), field=error.field, retry_after_s=error.retry_after_s
@@ -374,6 +380,33 @@ def serving(
             return problem_response(503, f"the store is unavailable{unchanged}: {error}")
 
     return serve
+
+
+class UnderWay:
+    """Requests that are completed even if their client disconnects (Route.is_finished). Then nobody
+    gets the answer, so it is logged."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    async def finish(self, change: Awaitable[Response]) -> Response:
+        task = asyncio.ensure_future(change)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(_log_unheard)
+            raise
+
+
+def _log_unheard(change: asyncio.Future[Any]) -> None:
+    if change.cancelled():
+        log.error("change.cut_off", detail="the agent stopped before it was made")
+    elif error := change.exception():
+        log.error("change.failed_unheard", detail=str(error), kind=type(error).__name__)
+    else:
+        log.info("change.made_unheard", detail="the client that made it has disconnected")
 
 
 _LOOKING = frozenset({"GET", "HEAD"})

@@ -19,7 +19,6 @@ import time
 import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -27,6 +26,7 @@ import msgspec
 import psutil
 from starlette.responses import Response
 
+from headgate.base.paths import distribution, packages
 from headgate.check.model import Activity
 from headgate.check.views import Views
 from headgate.errors import ProbeFailed
@@ -132,7 +132,6 @@ MAX_THREADS = 64
 MAX_TASKS = 300
 MAX_FRAMES = 40
 MAX_TASK_FRAMES = 12
-MAX_PACKAGES = 500
 MAX_SERVERS = 64
 RESTING = "the database is idle, and this request does not wake it: try again after a check"
 
@@ -242,7 +241,7 @@ def system_facts() -> dict[str, str]:
         "kernel": platform.release(),
         "machine": platform.machine(),
         "libc": " ".join(platform.libc_ver()),
-        "distribution": _distribution(),
+        "distribution": distribution(),
         "implementation": platform.python_implementation(),
         "platform": sysconfig.get_platform(),
         "cpus": str(os.cpu_count() or ""),
@@ -250,21 +249,6 @@ def system_facts() -> dict[str, str]:
         "memory_bytes": str(psutil.virtual_memory().total),
         "load": " ".join(f"{load:.2f}" for load in os.getloadavg()),
     }
-
-
-def _distribution() -> str:
-    try:
-        return platform.freedesktop_os_release().get("PRETTY_NAME", "")
-    except OSError:
-        return ""
-
-
-def packages() -> dict[str, str]:
-    """By the names of what pip leaves: reading each one's metadata would take a third of a second
-    of the interpreter, which checks need."""
-    stems = (found.stem for place in sys.path for found in Path(place).glob("*.dist-info"))
-    pairs = ((name, version) for name, _, version in (stem.rpartition("-") for stem in stems))
-    return dict(sorted(pairs, key=lambda pair: pair[0].lower())[:MAX_PACKAGES])
 
 
 def _process(tasks: int) -> ProcessDoc:

@@ -7,13 +7,12 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
-import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -27,6 +26,10 @@ PROBLEM = problems.CONTENT_TYPE.encode()
 
 _STATUS_LINES: dict[int, bytes] = {
     status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus
+}
+_JSON_STARTS: dict[int, bytes] = {
+    status: line + b"Content-Type: " + JSON + b"\r\nContent-Length: "
+    for status, line in _STATUS_LINES.items()
 }
 
 
@@ -43,6 +46,8 @@ def reply(
     retry = b"Retry-After: %d\r\n" % retry_after_s if retry_after_s is not None else b""
     if head_only:
         return b"%b%b%b\r\n" % (_STATUS_LINES[status], retry, extra)
+    if content_type is JSON:
+        return b"%b%d\r\n%b%b\r\n%b" % (_JSON_STARTS[status], len(body), retry, extra, body)
     return b"%bContent-Type: %b\r\nContent-Length: %d\r\n%b%b\r\n%b" % (
         _STATUS_LINES[status],
         content_type,
@@ -76,13 +81,9 @@ def whole_seconds(retry_after_s: float | None) -> int | None:
     return None if retry_after_s is None else max(1, -int(-retry_after_s // 1))
 
 
-log = structlog.get_logger()
-
-
 # --- documents -----------------------------------------------------------------------------
 
 
-T = TypeVar("T")
 SECURITY_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
 _DURATION = re.compile(r"([0-9]{1,6})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -182,30 +183,3 @@ def problem_response(
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return Response(body, status_code=status, media_type=problems.CONTENT_TYPE, headers=headers)
-
-
-class UnderWay:
-    """Changes that are completed even if their client disconnects: one that hangs up half-way must
-    not leave a change stored but not in force. Then nobody gets the answer, so it is logged."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Future[Any]] = set()
-
-    async def finish(self, change: Awaitable[T]) -> T:
-        task = asyncio.ensure_future(change)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        try:
-            return await asyncio.shield(task)
-        except asyncio.CancelledError:
-            task.add_done_callback(_log_unheard)
-            raise
-
-
-def _log_unheard(change: asyncio.Future[Any]) -> None:
-    if change.cancelled():
-        log.error("change.cut_off", detail="the agent stopped before it was made")
-    elif error := change.exception():
-        log.error("change.failed_unheard", detail=str(error), kind=type(error).__name__)
-    else:
-        log.info("change.made_unheard", detail="the client that made it has disconnected")

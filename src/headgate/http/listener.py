@@ -5,7 +5,8 @@ is handed, whole and bounded, to the ASGI app, one request of a connection at a 
 
 Two things make checks cheap. llhttp (httptools) does the parsing; and since HTTP parsing is
 a pure function of the bytes between two messages, a request that arrives as exactly the bytes
-of an earlier one is not parsed again: pollers repeat themselves byte for byte.
+of an earlier one is not parsed again: pollers repeat themselves byte for byte. Of one that
+differs from an earlier one in the client's name alone, only the name is parsed.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -30,6 +32,7 @@ log = structlog.get_logger()
 MAX_HEADER_BYTES = 16 * 1024
 MAX_MEMO_BYTES = 1024
 MAX_MEMO_ENTRIES = 4096
+MAX_FORMS = 256
 MAX_PIPELINED = 64
 MAX_TARGET_BYTES = 8 * 1024
 SLICE_BYTES = 16 * 1024
@@ -52,6 +55,23 @@ Answer = Callable[[], bytes]
 """A check that is parsed and can be answered (again)."""
 
 
+class NamedAnswer(ABC):
+    """An Answer to the client whose name is in the request."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self) -> bytes: ...
+
+    @abstractmethod
+    def once(self, name: str) -> bytes | None:
+        """What `named` would answer now, if nothing of it is to be kept."""
+
+    @abstractmethod
+    def named(self, name: str) -> Answer | None:
+        """The answer to the same request of another client; None if that is no name."""
+
+
 class Request(NamedTuple):
     method: str
     target: bytes
@@ -72,6 +92,59 @@ class Handlers(NamedTuple):
     """A hot request as a repeatable answer (GET, HEAD), as bytes (POST), or None: not hot."""
     serve: Callable[[Request, Peer, Callable[[bytes], Awaitable[None]]], Awaitable[bool]]
     """Serve any other request through `send`; True keeps the connection."""
+    named: re.Pattern[bytes] | None = None
+    """Finds the client's name in a hot request: its first group."""
+
+
+class Repeats:
+    """Requests that were understood before, and their answers: these bytes are not parsed again."""
+
+    def __init__(self, named: re.Pattern[bytes] | None) -> None:
+        self._named = named
+        self.memo: dict[bytes, Answer] = {}
+        self.forms: dict[tuple[bytes, bytes], NamedAnswer] = {}
+        """Requests that were parsed, as the bytes before and after the client's name."""
+        self._once: set[bytes] = set()
+        """Requests that came once; names that are used once must not drive out the pollers."""
+
+    def remember(self, raw: bytes, answer: Answer) -> None:
+        if len(self.memo) >= MAX_MEMO_ENTRIES:
+            self.memo.clear()  # Rare: that many distinct pollers. They are parsed once more.
+        self.memo[raw] = answer
+        named = self._named
+        found = named.match(raw) if named is not None else None
+        if found is not None and isinstance(answer, NamedAnswer):
+            if len(self.forms) >= MAX_FORMS:
+                self.forms.clear()
+            self.forms[raw[: found.start(1)], raw[found.end(1) :]] = answer
+
+    def recall(self, raw: bytes) -> bytes | None:
+        """The answer to a request that is like an earlier one, but for the client's name."""
+        named = self._named
+        found = named.match(raw) if named is not None else None
+        if found is None:
+            return None
+        start, end = found.span(1)
+        form = self.forms.get((raw[:start], raw[end:]))
+        if form is None:
+            return None
+        name = raw[start:end].decode("ascii")
+        if raw in self._once:
+            answer = form.named(name)
+            if answer is None:
+                return None
+            self.remember(raw, answer)
+            return answer()
+        if len(self._once) >= MAX_MEMO_ENTRIES:
+            self._once.clear()
+        self._once.add(raw)
+        return form.once(name)
+
+    def forget(self) -> None:
+        """What requests mean has changed (reload)."""
+        self.memo.clear()
+        self.forms.clear()
+        self._once.clear()
 
 
 class Listener:
@@ -82,7 +155,7 @@ class Listener:
         self.handlers = handlers
         self.limits = limits
         self.hosts = hosts
-        self.memo: dict[bytes, Answer] = {}
+        self.repeats = Repeats(handlers.named)
         self.connections: set[Connection] = set()
         self.turned_away: set[Connection] = set()
         """Connections that got 503, with a moment to read it; they use no seat."""
@@ -162,15 +235,6 @@ class Listener:
         for connection in [*self.connections, *self.turned_away]:
             connection.tend(now)
 
-    def remember(self, raw: bytes, answer: Answer) -> None:
-        if len(self.memo) >= MAX_MEMO_ENTRIES:
-            self.memo.clear()  # Rare: that many distinct pollers. They are parsed once more.
-        self.memo[raw] = answer
-
-    def forget(self) -> None:
-        """What requests mean has changed (reload)."""
-        self.memo.clear()
-
     async def stop(self, grace_s: float) -> None:
         """Take no new connection, end each after what it has under way, then close the rest."""
         self.stopping = True
@@ -190,7 +254,8 @@ class Connection(asyncio.Protocol):
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._memo = listener.memo
+        self._repeats: Repeats | None = listener.repeats
+        """None: not even what was understood before."""
         self._transport: asyncio.Transport = cast(asyncio.Transport, None)
         self._reader: RequestReader | None = None
         """None until there are bytes to parse: who repeats others' requests needs none."""
@@ -231,13 +296,16 @@ class Connection(asyncio.Protocol):
         reader = self._reader
         between = reader is None or reader.begun_at is None
         if between and self._task is None and not self._unparsed:
-            answer = self._memo.get(data)
+            repeats, answer = self._repeats, None
+            if repeats is not None:
+                known = repeats.memo.get(data)
+                answer = repeats.recall(data) if known is None else known()
             if answer is not None:
                 self._active_at = HEARD
                 if not self._asked:
                     self._asked = True
                     self._listener.silent.pop(self, None)
-                self._transport.write(answer())
+                self._transport.write(answer)
                 return
         self._parse(data)
 
@@ -308,7 +376,7 @@ class Connection(asyncio.Protocol):
         """End after the request that is under way, or after one that is on its way here: a
         poller's next question may have been sent before it could know."""
         self._finishing = True
-        self._memo = {}
+        self._repeats = None
         self._queue.clear()
 
         def close_if_idle() -> None:
@@ -348,7 +416,7 @@ class Connection(asyncio.Protocol):
         if self.closing or self._transport.is_closing():
             return
         self.closing = True
-        self._memo = {}  # From here on, nothing is understood.
+        self._repeats = None
         self._last_words = error_reply(status, detail)
         if self._task is None:
             self._hang_up()
@@ -364,7 +432,7 @@ class Connection(asyncio.Protocol):
             data = answer
         else:
             if raw is not None and request.keep_alive and _may_come_again(raw):
-                self._listener.remember(raw, answer)
+                self._listener.repeats.remember(raw, answer)
             data = answer()
         keep = request.keep_alive and not self._finishing
         self._transport.write(data if keep else closing(data))
@@ -435,7 +503,7 @@ class RequestReader:
         self._listener = listener
         is_tcp = isinstance(transport.get_extra_info("peername"), tuple)
         self._in_the_clear = is_tcp and transport.get_extra_info("sslcontext") is None
-        """Plain TCP: a browser may have been redirected here from another site's name."""
+        """Plain TCP."""
         self.begun_at: float | None = None
         """When the first byte of the current request arrived; None between two requests."""
         self._parser = httptools.HttpRequestParser(self)
@@ -530,13 +598,17 @@ class RequestReader:
         elif body_bytes > most:
             reject(413, f"the body has {body_bytes} bytes, at most {most} are accepted")
         elif (fault := self._host_fault(head)) is not None:
-            reject(421, fault)
+            if self._in_the_clear:
+                reject(421, fault)
+            self._raw = None  # Understood here, and not on every connection.
         elif version == "1.1" and (chunked or body_bytes):
             self._connection.invite_body(head.get(b"expect", b""))
 
     def _host_fault(self, head: dict[bytes, bytes]) -> str | None:
+        """Whether a request over plain TCP may use the name; a browser may have been redirected
+        here from another site."""
         hosts, host = self._listener.hosts, head.get(b"host")
-        if not self._in_the_clear or hosts is None or host is None:
+        if hosts is None or host is None:
             return None
         return hosts.fault(host, head.get(b"authorization"))
 

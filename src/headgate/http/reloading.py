@@ -19,7 +19,7 @@ from headgate.check.api import AcknowledgedDoc, ReloadedDoc
 from headgate.check.questions import Database
 from headgate.check.views import Views
 from headgate.errors import Fault, InvalidRequest
-from headgate.http.documents import UnderWay, json_response
+from headgate.http.documents import json_response
 from headgate.http.routes import Call, Caller, Route
 
 # --- is the file whole? --------------------------------------------------------------------
@@ -109,7 +109,6 @@ class Reloading:
         self._views = views
         self._reload = reload
         self._acknowledge = acknowledge
-        self._under_way = UnderWay()
 
     async def reload(self, call: Call[None, ReloadBody]) -> Response:
         body = call.body
@@ -117,14 +116,14 @@ class Reloading:
             raise InvalidRequest("this agent has no settings file", status=404)
         log.info("settings.reload_asked", who=call.who, drop=sorted(body.drop), whole=body.whole)
         confirmed = Confirmed(frozenset(body.drop), whole=body.whole)
-        waiting = await self._under_way.finish(self._reload(confirmed))
+        waiting = await self._reload(confirmed)
         databases = [plan.name for plan in self._views.parts.book.databases()]
         return json_response(ReloadedDoc(self._views.facts.settings, databases, list(waiting)))
 
     async def acknowledge(self, call: Call[None, AcknowledgeBody]) -> Response:
         if self._acknowledge is None:
             raise InvalidRequest("this agent has no state file", status=404)
-        moved = await self._under_way.finish(self._acknowledge(call.who))
+        moved = await self._acknowledge(call.who)
         return json_response(AcknowledgedDoc(list(moved), list(self._views.parts.store.notes)))
 
 

@@ -23,6 +23,7 @@ import msgspec
 from starlette.requests import Request
 
 from headgate.changes.api import MAX_N
+from headgate.changes.reach import NAME
 from headgate.check.questions import APP_SCHEMA, DATABASE_SCHEMA, about
 from headgate.errors import InvalidRequest
 from headgate.http.auth import Gatekeeper
@@ -84,6 +85,8 @@ class Route:
     """Answers 201 if something is new."""
     rejects: str = ""
     """What no schema can say, as the text of the 422: it depends on other values, or on state."""
+    stores: bool = False
+    """Besides what operators change: what a program reports, and is kept."""
     errors: Sequence[int] = ()
     """Besides those that follow from the rest of the row."""
     example: Mapping[str, str] = field(default_factory=dict)
@@ -103,6 +106,11 @@ class Route:
             found |= {401, 403}
             found |= {404, 409, 412, 503} if self.role is Caller.OPERATOR else {404, 409, 503}
         return sorted(found)
+
+    @property
+    def is_finished(self) -> bool:
+        """Also if its client disconnects half-way: nothing is left stored but not in force."""
+        return self.stores or (self.role is Caller.OPERATOR and self.method != "GET")
 
     @property
     def places(self) -> list[str]:
@@ -186,10 +194,11 @@ def of(handlers: str, routes: Sequence[Route]) -> Iterator[Route]:
 
 
 async def read_call(route: Route, request: Request, gatekeeper: Gatekeeper) -> Call[Any, Any]:
-    who, authorization = "", request.headers.get("authorization")
+    who = ""
     if route.role is Caller.OPERATOR:
-        who = gatekeeper.who_changes(request.state.peer, authorization)
+        who = gatekeeper.who_changes(request.state.peer, request.headers)
     elif route.role is Caller.PEER:
+        authorization = request.headers.get("authorization")
         who = gatekeeper.who_pulls(request.state.peer, authorization)
     try:
         query = None if route.query is None else read_query(route.query, request)
@@ -208,10 +217,8 @@ class NoQuery(msgspec.Struct, frozen=True):
     """Takes no parameters: a misspelt wish for a dry run must not become a change."""
 
 
-NAME = "[A-Za-z0-9_*][A-Za-z0-9_.:/*-]{0,126}"
 WIDE = f"(region|cluster|shard|host):{NAME}"
 REACH_PATTERN = f"^(fleet|host|{WIDE})$"
-"""As changes/reach.py has them."""
 ReachText = Annotated[
     str,
     msgspec.Meta(

@@ -80,6 +80,7 @@ def plan_of(database: DatabaseSettings, place: Place) -> DatabasePlan:
         default_metrics=database.default_metrics,
         connection=connection_of(database),
         place=place,
+        beats_every_s=database.beats_every_s,
     )
 
 
@@ -109,6 +110,6 @@ def probe_faults(database: DatabaseSettings) -> Iterator[Fault]:
             own = fault.place.removeprefix("metrics.").removeprefix(spec.name).lstrip(".")
             where = f"{place}.metrics.{spec.name}.{own}".rstrip(".")
             yield fault._replace(place=where)
-    if database.heartbeat_interval_s:
+    if database.beats_every_s:
         for fault in faults_of(partial(probes.heartbeat_writer, database.heartbeat_table)):
             yield fault._replace(place=f"{place}.heartbeat_table")

@@ -48,7 +48,12 @@ _TABLE = (
         scope=Scope.SHARD,
         rollup_of=RollupOf.REPLICAS,
         options=(
-            ("method", "`auto` (default), `native` (positions) or `heartbeat` (a replicated row)"),
+            (
+                "method",
+                "`auto` (default: the heartbeat; positions on a primary, or where nobody writes "
+                "one), `native` (positions, trusting a silent connection) or `heartbeat` (nothing "
+                "else)",
+            ),
             (
                 "heartbeat_table",
                 "table to read, default `headgate.heartbeat`; pt-heartbeat's works",
@@ -74,7 +79,7 @@ _TABLE = (
         "s",
         0.05,
         "a few milliseconds or less is healthy on NVMe or EBS; 50 ms is a stalled queue",
-        interval_s=0.25,
+        interval_s=0.02,
         options=(("table", "MySQL/MariaDB: table to write, default `headgate.commit_probe`"),),
     ),
     BuiltinMetric(
@@ -115,6 +120,34 @@ _TABLE = (
         "ratio",
         0.1,
         "reclaim on a database host means the page cache is being evicted",
+        needs_database=False,
+    ),
+    BuiltinMetric(
+        "run_queue",
+        "Tasks of the agent's host that run or wait for a core, per core that its cgroup allows: "
+        "the mean of the last five looks (/proc/stat).",
+        "per core",
+        2.0,
+        "as many wait as run",
+        needs_database=False,
+    ),
+    BuiltinMetric(
+        "disk_busy",
+        "Share of the time since the last probe in which the busiest disk of the agent's host had "
+        "something to do (/proc/diskstats).",
+        "ratio",
+        0.95,
+        "a disk without pauses has a queue; one that serves many requests at once may have none",
+        options=(("device", "only this one, such as `nvme0n1`"),),
+        needs_database=False,
+    ),
+    BuiltinMetric(
+        "page_refaults",
+        "Pages a second that the page cache had evicted and had to read again, in the agent's "
+        "cgroup (memory.stat) or on its host (/proc/vmstat).",
+        "pages/s",
+        2000.0,
+        "8 MB/s of reads that memory used to answer: the working set does not fit any more",
         needs_database=False,
     ),
     BuiltinMetric(

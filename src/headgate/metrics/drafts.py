@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 
 import structlog
 
-from headgate.base.declared import parse_date_time, parse_for
+from headgate.base.advice import Advice, Severity
+from headgate.base.declared import iso, parse_date_time, parse_for
 from headgate.base.ports import ProbeSource
 from headgate.base.redaction import hidden_faults, revealed
 from headgate.changes.items import put
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import HERE, Place, Reach
 from headgate.changes.state import Draft, LogState, ends_at
-from headgate.changes.time import iso
 from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings
-from headgate.metrics.lint import Advice, Severity, lint_metric
+from headgate.metrics.advice import lint_metric
 from headgate.metrics.model import Engine, MetricSpec, is_looser
 from headgate.metrics.samples import Instant
 from headgate.metrics.settings import parse_metric_settings, with_units
@@ -77,6 +77,8 @@ class DatabasePlan:
     """Compared on reload: an equal one keeps its probes and connections."""
     place: Place = Place()  # noqa: RUF009 -- frozen
     """Where it is: decides which changes apply to it."""
+    beats_every_s: float = 0.0
+    """How often its heartbeat is written; 0 for never."""
 
     def in_default(self, metric: str) -> bool:
         """Whether this metric applies to a check that names none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -162,6 +163,8 @@ class MetricSpec:
     debounce: Debounce = Debounce()
     absence: AbsencePolicy = AbsencePolicy.REJECT
     hold_s: float = 0.0
+    reject_for_s: float = 0.0
+    """How long a missing value rejects before the metric is ignored; 0: until there is one."""
     scope: Scope = Scope.HOST
     """Where a check that names no scope looks, in a database that belongs to a shard."""
     rollup: Rollup = field(default_factory=Rollup)
@@ -177,6 +180,13 @@ class MetricSpec:
         return value > self.threshold
 
 
+def granularity_s(spec: MetricSpec, *, age_s: float, beats_every_s: float) -> float:
+    """How fine a value can be: the longest of what it passes through on its way to a check. Lag
+    from a heartbeat is no finer than the heartbeat."""
+    by_heartbeat = spec.source == Builtin("lag") and spec.options.get("method") != "native"
+    return max(beats_every_s if by_heartbeat else 0.0, spec.interval_s, age_s)
+
+
 _ABSENCES = (AbsencePolicy.REJECT, AbsencePolicy.HOLD, AbsencePolicy.IGNORE)
 """From the strictest to the loosest."""
 
@@ -189,11 +199,13 @@ def is_looser(spec: MetricSpec, than: MetricSpec) -> bool:
     else:
         later = spec.threshold > than.threshold
     ours, theirs = ((_ABSENCES.index(one.absence), one.hold_s) for one in (spec, than))
+    opens_s, opened_s = (one.reject_for_s or math.inf for one in (spec, than))
     missing = (spec.rollup.missing, than.rollup.missing)
     empty = (spec.rollup.empty, than.rollup.empty)
     return (
         later
         or ours > theirs
+        or opens_s < opened_s
         or missing == (MissingPolicy.IGNORE, MissingPolicy.REJECT)
         or empty == (EmptyPolicy.ADMIT, EmptyPolicy.REJECT)
     )

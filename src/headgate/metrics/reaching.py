@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from headgate.base.advice import Advice, Severity
 from headgate.base.declared import read_table
 from headgate.base.names import parse_database, parse_metric
 from headgate.base.overlay import Overlay
@@ -47,7 +48,6 @@ from headgate.metrics.drafts import (
     wish_of,
     with_end,
 )
-from headgate.metrics.lint import Advice, Severity
 from headgate.metrics.service import Drafted, MetricKeeper, MetricVerbs, Verb
 from headgate.metrics.settings import METRIC_SETTINGS, unit_faults, with_units
 from headgate.rules.drafts import ChangeAuthor
@@ -224,7 +224,7 @@ _NAMES = ("database", "metric")
 
 
 class MetricRoom:
-    """Implements changefiles.Room, for both logs."""
+    """Implements changes/files.Room, for both logs."""
 
     def __init__(self, book: MetricKeeper) -> None:
         self._book = book

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from headgate.base.declared import Reader, Setting, parse_date_time, parse_for, table
+from headgate.base.declared import Reader, Setting, iso, parse_date_time, parse_for, table
 from headgate.base.redaction import redacted
-from headgate.changes.book import ChangeBook
-from headgate.changes.exchange import Exchange
 from headgate.changes.exchange_api import copies_doc
+from headgate.changes.logs import ChangeLogs, parsed_reach
 from headgate.changes.model import Change
-from headgate.changes.own import OwnBook
-from headgate.changes.reach import HERE, Level, Reach, parse_reach
+from headgate.changes.reach import HERE
 from headgate.changes.state import ChangeMade, ends_at
 from headgate.check.api import WideMetricDoc
-from headgate.errors import InvalidRequest, InvalidSettings
-from headgate.fleet.api import iso, reached_doc
-from headgate.fleet.routes import NO_FLEET
+from headgate.errors import InvalidSettings
+from headgate.fleet.api import reached_doc
 from headgate.metrics.drafts import NEVER, MetricEntry, parted_id, patched
 from headgate.metrics.reaching import WideMetrics
 from headgate.metrics.service import MetricKeeper
 
-REACH = "reach"
 FOR_TOLD = (
     "How long: 90s, 30m, 2h, 7d, or never; then the settings file decides again. Default: 1h for "
     "a change that is looser than the file, else never."
@@ -45,44 +41,37 @@ END_SETTINGS = table(
 
 
 class MetricReaching:
-    def __init__(
-        self,
-        book: MetricKeeper,
-        own: OwnBook | None,
-        fleet: ChangeBook | None,
-        exchange: Exchange | None,
-    ) -> None:
+    def __init__(self, book: MetricKeeper, logs: ChangeLogs) -> None:
         self._book = book
-        self._own = own
-        self._fleet = fleet
-        self._exchange = exchange
+        self._logs = logs
 
     async def target(self, given: str | None, database: str) -> MetricKeeper | WideMetrics:
         """What makes the change."""
-        reach = HERE if given is None else parsed_reach(given)
-        if given is not None and self._exchange is not None:
-            reach = await self._exchange.lead.reach(reach, [database])
+        reach = HERE
+        if given is not None:
+            reach = await self._logs.reach(parsed_reach(given), database)
         if reach == HERE:
             return self._book
-        if self._fleet is not None:
-            return WideMetrics(self._book, self._fleet.make, reach)
-        exchange = self._exchange if reach.level is Level.SHARD else None
-        if self._own is None or exchange is None or not exchange.lead.has_shard(reach.pattern):
-            raise InvalidRequest(NO_FLEET, status=409, field=REACH)
-        return WideMetrics(self._book, self._own.make, reach)
+        return WideMetrics(self._book, self._logs.book(reach).make, reach)
 
     def first_here(self, item: Change) -> tuple[str, MetricEntry] | None:
         """The first of this agent's databases that it changes, and the metric as it would be."""
         said, (database, metric) = item.value or {}, parted_id(item.id)
         for known, ground in self._book.grounds(database, metric, without=item.id):
-            if not said.get("settings") or (
-                ground.raw is None and item.reach != HERE and not said.get("adds")
-            ):
+            settings, beneath, now = (
+                said.get("settings"),
+                ground.raw or {},
+                known.entries.get(metric),
+            )
+            if settings and (ground.raw is not None or item.reach == HERE or said.get("adds")):
+                raw = settings if item.reach == HERE else patched(beneath, settings)
+            elif item.value is None and ground.raw is not None:
+                raw = beneath  # It is again as without the change.
+            elif settings is None and now is not None:
+                raw = beneath = {**now.raw, "enabled": False}
+            else:
                 continue
-            beneath = ground.raw or {}
             with suppress(InvalidSettings):
-                is_whole = item.reach == HERE
-                raw = said["settings"] if is_whole else patched(beneath, said["settings"])
                 return known.plan.name, self._book.drafts.validated(known, metric, raw, beneath)
         return None
 
@@ -100,13 +89,6 @@ class MetricReaching:
             dry_run=done.dry_run,
             expires_at=None if end_s is None else iso(end_s),
             advice=[str(advice) for advice in done.advice],
-            reached=None if self._fleet is None else reached_doc(done.reached),
+            reached=None if self._logs.fleet is None else reached_doc(done.reached),
             copies=copies_doc(done.copies),
         )
-
-
-def parsed_reach(given: str) -> Reach:
-    try:
-        return parse_reach(given)
-    except ValueError as error:
-        raise InvalidRequest(f"{REACH} {error}", field=REACH) from None

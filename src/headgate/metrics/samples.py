@@ -39,6 +39,7 @@ class Cause(Enum):
     UNKNOWN = "unknown"
     REPLICATION_STOPPED = "replication_stopped"
     REPLICATION_BROKEN = "replication_broken"
+    REPLICATION_SILENT = "replication_silent"
     HEARTBEAT_IDLE = "heartbeat_idle"
     HEARTBEAT_DEAD = "heartbeat_dead"
     CLOCK_SKEW = "clock_skew"
@@ -64,6 +65,8 @@ CAUSE_MEANINGS: dict[Cause, str] = {
     Cause.UNKNOWN: "no metric of this name is configured on this database",
     Cause.REPLICATION_STOPPED: "replication was stopped, or replay paused, on purpose; lag grows",
     Cause.REPLICATION_BROKEN: "replication ended with an error, or cannot reach its primary",
+    Cause.REPLICATION_SILENT: "nothing arrives from the primary and no heartbeat tells why: it is "
+    "idle, or the network is dead. Lag counts from the last sign of life",
     Cause.HEARTBEAT_IDLE: "the primary's agent writes no heartbeat because no client checks",
     Cause.HEARTBEAT_DEAD: "replication runs, but no heartbeat is written: its writer is gone",
     Cause.CLOCK_SKEW: "the clocks of two hosts disagree by more than can be corrected",

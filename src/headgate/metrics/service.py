@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar, Unpack
 
 import structlog
 
+from headgate.base.advice import Advice
 from headgate.base.names import Scope, parse_metric
 from headgate.base.ports import Clock, Probe, ProbeSource
 from headgate.changes.items import Expecting, Make, SetItems, put
@@ -51,7 +52,6 @@ from headgate.metrics.drafts import (
     there,
     wish_of,
 )
-from headgate.metrics.lint import Advice
 from headgate.metrics.model import Comparison, MetricSpec
 from headgate.metrics.samples import Cause, Instant, Reading
 from headgate.rules.drafts import ChangeAuthor

@@ -150,6 +150,13 @@ METRIC_SETTINGS = table(
             shown_default="30s if `absence` is `hold`",
         ),
         Setting(
+            "reject_for_s",
+            "How long a missing value rejects checks. After it the metric is ignored until it has "
+            "a value again; checks admitted without it are counted.",
+            seconds(1, 7 * 86_400),
+            shown_default="until there is a value",
+        ),
+        Setting(
             "mode",
             "`gauge` takes the number as it is, `rate` its increase per second.",
             one_of(MetricMode),
@@ -213,9 +220,11 @@ def parse_metric_settings(
     except InvalidName as error:
         raise InvalidSettings([Fault(place, str(error))]) from None
     values, faults = read_table(raw, METRIC_SETTINGS, place=place)
-    if faults:
-        raise InvalidSettings(faults)
     builtin = BUILTINS.get(name)
+    if faults:
+        # A built-in metric has its own unit: a limit in another one is reported at once, too.
+        known = builtin is not None and values
+        raise InvalidSettings(faults + (unit_faults(values, builtin, place) if known else []))
     faults = [
         *unit_faults(values, builtin, place),
         *_source_faults(name, values, builtin, engine, place),
@@ -253,6 +262,7 @@ def _spec(name: str, values: Mapping[str, Any], builtin: BuiltinMetric | None) -
         debounce=values["debounce"],
         absence=absence,
         hold_s=hold_s if absence is AbsencePolicy.HOLD else 0.0,
+        reject_for_s=values["reject_for_s"] or 0.0,
         scope=scope_of(values, builtin),
         rollup=rollup_of(values, builtin),
         options=MappingProxyType(
@@ -368,8 +378,12 @@ def limit_of(given: float | Amount, unit: str, builtin: BuiltinMetric | None) ->
 def _threshold_faults(
     values: Mapping[str, Any], builtin: BuiltinMetric | None, place: str
 ) -> list[Fault]:
-    if values["threshold"] or builtin is not None:
-        return []
+    if (
+        values["threshold"]
+        or builtin is not None
+        or all(values[key] is None for key in SOURCE_KEYS)
+    ):
+        return []  # Or of a metric that is not known, which is the fault.
     message = (
         "is missing (or 0): a metric without a threshold cannot say what is unhealthy. "
         "Find its limit, read it from the system's configuration, or choose another metric"

@@ -5,18 +5,16 @@ from __future__ import annotations
 from asyncio import to_thread
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlencode
 
-import msgspec
 from starlette.responses import Response
 
 from headgate.changes.api import ChangeRevisionsDoc, ChangeRevisionWholeDoc, Log
 from headgate.check.api import AuditDoc, AuditsDoc
 from headgate.page.api import ApiRejected, in_path
-from headgate.page.shell import Visit, page, part
-from headgate.present.changes import SettingChange, settings_changed
+from headgate.page.shell import Visit, page, part, zone
+from headgate.present.changes import audit_line, did_words
 
 LIMITS = (100, 300, 1000)
 MAX_SHOWN = 300
@@ -74,8 +72,8 @@ def _shown(docs: Sequence[AuditDoc], wanted: AuditFilter, limit: int) -> dict[st
         "limit": limit,
         "looked_at": len(docs),
         "chosen": len(chosen),
-        "entries": [entry_of(doc) for doc in chosen[:MAX_SHOWN]],
-        "actions": actions_of(docs, wanted.action),
+        "entries": [audit_line(doc, zone()) for doc in chosen[:MAX_SHOWN]],
+        "actions": [(name, did_words(name)) for name in actions_of(docs, wanted.action)],
         "more": more,
         "more_href": f"/audit?{query}",
     }
@@ -93,50 +91,6 @@ async def _fleet(visit: Visit) -> dict[str, Any]:
         fault = "" if rejected.status == NOT_FOUND else rejected.detail
         return {"fleet": None, "fleet_fault": fault}
     return {"fleet": found, "fleet_fault": ""}
-
-
-MAX_LINES = 12
-"""Of one change; the rest is in what was kept."""
-MAX_KEPT_CHARS = 20_000
-
-
-@dataclass(frozen=True, slots=True)
-class AuditLine:
-    at: str
-    day: str
-    time: str
-    who: str
-    action: str
-    target: str
-    lines: tuple[SettingChange, ...]
-    more: int
-    """Lines beyond those."""
-    kept: str
-    """As it was kept, in JSON."""
-
-
-def entry_of(doc: AuditDoc) -> AuditLine:
-    at = datetime.fromisoformat(doc.at).astimezone(UTC)
-    lines = list(settings_changed(doc.before, doc.after))
-    return AuditLine(
-        at=doc.at,
-        day=f"{at.day} {at:%b %Y}",
-        time=f"{at:%H:%M:%S}",
-        who=doc.who,
-        action=doc.action,
-        target=doc.target,
-        lines=tuple(lines[:MAX_LINES]),
-        more=max(0, len(lines) - MAX_LINES),
-        kept=_kept(doc),
-    )
-
-
-def _kept(doc: AuditDoc) -> str:
-    told = {"before": doc.before, "after": doc.after}
-    text = msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
-    if len(text) <= MAX_KEPT_CHARS:
-        return text
-    return f"{text[:MAX_KEPT_CHARS]}\n… {len(text) - MAX_KEPT_CHARS:,} characters more"
 
 
 # --- choosing -----------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from headgate.page.budgets_changes import (
 from headgate.page.changes import revision_made
 from headgate.page.shell import POLL_S, Visit, page, part
 from headgate.present.budgets import (
+    CAPS,
     LIMITS_TOLD,
     advice_told,
     not_set_up,
@@ -35,6 +36,7 @@ from headgate.present.budgets import (
     seconds,
     standing_of,
     summary,
+    switch_note,
 )
 
 # --- violations as bars.   ViolationsDoc ──► Chart ──► templates/budgets_violations.html ---
@@ -224,6 +226,8 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             remarks=list(remarks(policy)),
             rows=rows_of(policy.budgets),
             left_out=policy.budgets_total - len(policy.budgets),
+            caps=CAPS,
+            switch_note=switch_note,
             find=find,
             every_s=MANY_POLL_S if policy.budgets_total > MANY else POLL_S,
             slow_s=SLOW_POLL_S,
@@ -255,6 +259,7 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             "budgets_one_now.html",
             database=database,
             policy=policy,
+            switch_note=switch_note,
             standing=standing_of(policy, await _state(visit, database)),
             row=row_of(budget),
             slow_s=SLOW_POLL_S,

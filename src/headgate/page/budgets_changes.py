@@ -22,8 +22,11 @@ from headgate.budgets.replay_api import BudgetReplayDoc, BudgetReplayRowDoc
 from headgate.errors import InvalidRequest
 from headgate.page.api import ApiRejected, PageApi, in_path
 from headgate.page.budgets_form import (
-    GROUPS,
+    FIRST,
     KEYS,
+    LABELS,
+    MORE,
+    UNITS,
     BudgetForm,
     BudgetFormFaults,
     BudgetRuleForm,
@@ -448,7 +451,10 @@ class BudgetDrafts:
             confirm=shown,
             in_dialog=False,
             advised=advice_told,
-            groups=GROUPS,
+            first=FIRST,
+            more=MORE,
+            labels=LABELS,
+            units=UNITS,
             settings=BUDGET_SETTINGS,
             keys=KEYS,
             meanings=KEY_MEANINGS,

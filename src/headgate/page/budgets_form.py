@@ -23,7 +23,6 @@ from headgate.budgets.policy import MAX_CONDITIONS, SYSTEM_KEYS, is_tag
 MAX_RULES_SHOWN = 12
 MAX_CONDITIONS_SHOWN = 5
 MAX_FIELD_CHARS = 2000
-FLAGS = frozenset({"in_transaction"})
 _NUMBER = re.compile(r"-?[0-9]{1,15}(\.[0-9]{1,9})?")
 _PLACE = re.compile(r"(?:budgets\[\d+\])?\.?([^:]*): (.*)", re.DOTALL)
 _RULE = re.compile(r"rules\[(\d+)\]")
@@ -40,19 +39,36 @@ class FieldGroup:
     names: tuple[str, ...]
 
 
-GROUPS = (
+FIRST = FieldGroup(
+    "Limits",
+    "Blank: unlimited. 0 blocks everything. A burst limit of 100 is one second of the server.",
+    ("rate", "capacity", "max_workers"),
+)
+"""What most budgets need; the others are below "More"."""
+MORE = (
+    FieldGroup("Other limits", "", ("burst", "concurrency", "warning_threshold")),
     FieldGroup(
-        "How much",
-        "Blank: unlimited. 100 % s are one second of all of the server's CPUs.",
-        ("rate", "capacity", "burst", "concurrency", "max_workers", "warning_threshold"),
-    ),
-    FieldGroup(
-        "What happens",
-        "To a statement that does not fit.",
+        "A statement that does not fit",
+        "",
         ("max_delay_s", "penalty_s", "max_delayed", "in_transaction", "epoch"),
     ),
-    FieldGroup("When", "And why it is there.", ("when", "expires_at", "comment")),
+    FieldGroup("When it applies", "", ("when", "expires_at", "comment")),
 )
+LABELS = {
+    "rate": "server share",
+    "capacity": "burst limit",
+    "burst": "per-query limit",
+    "max_workers": "statements at once",
+    "concurrency": "statements at once, as a share",
+    "warning_threshold": "warn from",
+    "max_delay_s": "delay at most",
+    "penalty_s": "penalty of a blocked session",
+    "max_delayed": "delayed sessions at most",
+    "in_transaction": "inside a transaction",
+    "epoch": "epoch",
+    "expires_at": "ends at",
+}
+UNITS = {"rate": "% of all CPUs", "capacity": "% s", "max_workers": ""}
 KEYS = (*SYSTEM_KEYS, "tag.controller", "tag.action", "tag.job")
 
 
@@ -133,8 +149,6 @@ def _rule_of(raw: Mapping[str, Any]) -> BudgetRuleForm:
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return "on" if value else ""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -199,8 +213,6 @@ def _filled(draft: BudgetForm) -> list[BudgetRuleForm]:
 
 
 def _typed(setting: LimitSetting, text: str) -> Any:
-    if setting.name in FLAGS:
-        return True
     if setting.low is None or not _NUMBER.fullmatch(text):
         return text  # Its reader says what it should be.
     return float(text) if "." in text else int(text)

@@ -14,8 +14,8 @@ from headgate.changes.api import (
     ChangeRevisionDoc,
     ChangeRevisionsDoc,
     ChangeRevisionWholeDoc,
-    Sort,
 )
+from headgate.changes.model import Sort
 from headgate.errors import InvalidRequest
 from headgate.page.api import ApiRejected, in_path
 from headgate.page.shell import Visit, moved, page

@@ -10,7 +10,6 @@ from asyncio import to_thread
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 from urllib.parse import urlencode
 
@@ -27,10 +26,9 @@ from headgate.history.api import (
     SumsDoc,
     TimelineDoc,
 )
-from headgate.history.timeline import MOSTLY
 from headgate.history.unthrottled_api import UnthrottledDoc, UnthrottledsDoc
 from headgate.page.api import ApiRejected, PageApi, Query, in_path
-from headgate.page.shell import Visit, page, part
+from headgate.page.shell import Visit, page, part, zone
 from headgate.present.clients import (
     SORTS,
     CheckCounts,
@@ -45,7 +43,14 @@ from headgate.present.clients import (
     sums_of,
 )
 from headgate.present.explain import explained
-from headgate.present.history import REASONS, ReasonLabel, outcome, runs_words, span_words, summary
+from headgate.present.history import (
+    REASONS,
+    outcome,
+    rejection_runs,
+    runs_words,
+    span_words,
+    summary,
+)
 from headgate.present.rules import match_state
 from headgate.present.starvation import (
     NO_ROGUES,
@@ -61,7 +66,7 @@ from headgate.present.words import bare_reason
 from headgate.rules.api import ExplainDoc
 
 T = TypeVar("T")
-MAX_REJECTIONS = 20
+MAX_REJECTIONS = 200
 MAX_DATABASES = 8
 """Explained on a client's page, those where it was last seen first."""
 MAX_PERIODS = 10
@@ -281,22 +286,31 @@ async def _rejections(visit: Visit, app: str) -> dict[str, Any]:
     found = await visit.api.get("/v1/rejections", RejectionsDoc, asked)
     return {
         "app": app,
-        "rejections": found.rejections,
+        "rejection_runs": rejection_runs(found.rejections),
         "reason_of": _reason_of,
         "rejections_href": _self(visit, app, part="rejections"),
     }
 
 
 def _reason_of(answer: AnswerDoc) -> str:
-    return f"on {answer.database}: {bare_reason(answer) or answer.verdict}"
+    return bare_reason(answer) or answer.verdict
 
 
 async def _history(visit: Visit, app: str) -> dict[str, Any]:
-    since = visit.query.get("since", "1h")
-    since = since if since in PERIODS else "1h"
-    database = visit.query.get("database", "")
-    asked = {"app": app, "since": since, "step": PERIODS[since].step, "database": database}
-    doc = await visit.api.get("/v1/history/timeline", TimelineDoc, asked)
+    since, database = visit.query.get("since", ""), visit.query.get("database", "")
+
+    async def timeline(span: str) -> TimelineDoc:
+        asked = {"app": app, "since": span, "step": PERIODS[span].step, "database": database}
+        return await visit.api.get("/v1/history/timeline", TimelineDoc, asked)
+
+    if since in PERIODS:
+        doc = await timeline(since)
+    else:  # Its day; of a client that is new, as much as there is.
+        since, doc = "24h", await timeline("24h")
+        spans = instant(doc.until) - instant(doc.bins[0].at) if doc.bins else timedelta(days=1)
+        if spans < timedelta(hours=6):
+            since = "1h" if spans < timedelta(hours=1) else "6h"
+            doc = await timeline(since)
     status = await visit.api.get("/v1/status", StatusDoc)
     known = [one.database for one in status.databases]
     links = HistorySubject(app, database or _where(status, app))
@@ -312,7 +326,7 @@ async def _history(visit: Visit, app: str) -> dict[str, Any]:
         "strip": strip,
         "told": sentences(doc, links),
         "links_to": links.database,
-        "runs": runs_words(doc.runs, UTC) if doc.runs is not None else "",
+        "runs": runs_words(doc.runs, zone()) if doc.runs is not None else "",
         "by_words": by_words,
         "shown_children": SHOWN_CHILDREN,
         "children": [child for child in doc.children if child.client != app],
@@ -339,9 +353,7 @@ def _self(visit: Visit, app: str, **other: str) -> str:
 
 # --- its timeline as a strip --------------------------------------------------------------------
 
-HEIGHT_PX = 56
-LETTER_FROM_PERCENT = 2.5
-"""Narrower, a letter would not fit; the pattern shows it still."""
+HEIGHT_PX = 72
 
 
 class StripPeriod(NamedTuple):
@@ -351,6 +363,7 @@ class StripPeriod(NamedTuple):
 
 PERIODS: Mapping[str, StripPeriod] = {
     "1h": StripPeriod("1 h", "1m"),
+    "6h": StripPeriod("6 h", "5m"),
     "24h": StripPeriod("24 h", "15m"),
     "7d": StripPeriod("7 days", "2h"),
     "14d": StripPeriod("14 days", "4h"),
@@ -374,24 +387,17 @@ class StripColumn(NamedTuple):
     href: str
 
 
-class Letter(NamedTuple):
-    x: float
-    letter: str
-
-
 class AxisTick(NamedTuple):
     x: float
     words: str
     anchor: str
-    is_minor: bool
 
 
 @dataclass(frozen=True, slots=True)
 class HistoryStrip:
     columns: tuple[StripColumn, ...]
-    letters: tuple[Letter, ...]
     ticks: tuple[AxisTick, ...]
-    reasons: tuple[tuple[str, ReasonLabel, int], ...]
+    reasons: tuple[tuple[str, str, int], ...]
     """Those that there are, with how many checks."""
     summary: str
     height_px: int = HEIGHT_PX
@@ -421,7 +427,6 @@ def strip_of(doc: TimelineDoc, asked: HistorySubject) -> HistoryStrip:
     columns = tuple(_column(one, doc.spans, frame, asked) for one in doc.bins)
     return HistoryStrip(
         columns=columns,
-        letters=tuple(_letters(doc.bins, frame)),
         ticks=tuple(_ticks(frame)),
         reasons=tuple(
             (name, reason, count)
@@ -468,7 +473,7 @@ def _worst_minute(at: datetime, step: timedelta, spans: Sequence[SpanDoc]) -> st
     """The first of the bin in which it was mostly throttled; else the bin's first."""
     starts = (max(at, instant(s.since)) for s in spans if instant(s.until) > at)
     found = next((start for start in starts if start < at + step), at)
-    return found.strftime("%Y-%m-%dT%H:%MZ")
+    return found.astimezone(UTC).strftime("%Y-%m-%dT%H:%MZ")
 
 
 def _pieces(sums: SumsDoc) -> Iterator[StripPiece]:
@@ -481,38 +486,29 @@ def _pieces(sums: SumsDoc) -> Iterator[StripPiece]:
             yield StripPiece(reason, round(max(0.0, top), 2), round(height, 2))
 
 
-def _letters(bins: Sequence[BinDoc], frame: _Frame) -> Iterator[Letter]:
-    """One for a stretch in which the same rejected most."""
-    for reason, group in groupby(bins, key=_mostly):
-        alike = list(group)
-        begin, end = instant(alike[0].at), instant(alike[-1].at) + frame.step
-        left, right = frame.x(begin), frame.x(end)
-        if reason and right - left >= LETTER_FROM_PERCENT:
-            yield Letter(round((left + right) / 2, 3), REASONS[reason].letter)
-
-
-def _mostly(one: BinDoc) -> str:
-    """What rejected most, where most was rejected; else empty."""
-    sums = one.sums
-    if not sums.checks or sums.rejected_share < MOSTLY:
-        return ""
-    reason = max(sums.by_reason, key=lambda name: sums.by_reason[name])
-    return reason if reason in REASONS else "other"
-
-
 def _ticks(frame: _Frame) -> Iterator[AxisTick]:
+    """At round times of the viewer's clock."""
     span = frame.until - frame.since
-    for quarter, anchor in enumerate(("start", "middle", "middle", "middle", "end")):
-        at = frame.since + span * quarter / 4
-        form = "%H:%M" if span <= timedelta(hours=25) else "%d %b %H:%M"
-        yield AxisTick(25.0 * quarter, at.strftime(form), anchor, quarter in (1, 3))
+    every = next(step for step in _TICKS if span / step <= MAX_TICKS)
+    form = "%H:%M" if every < timedelta(days=1) else "%-d %b"
+    at = frame.since.replace(hour=0, minute=0, second=0, microsecond=0)
+    while at < frame.until:
+        if at >= frame.since:
+            x = frame.x(at)
+            anchor = "start" if x < 3 else "end" if x > 97 else "middle"
+            yield AxisTick(x, at.strftime(form), anchor)
+        at += every
+
+
+MAX_TICKS = 8
+_TICKS = tuple(timedelta(minutes=n) for n in (10, 30, 180, 360, 1440, 2880, 10_000))
 
 
 # --- words --------------------------------------------------------------------------------------
 
 
 def instant(iso: str) -> datetime:
-    return datetime.fromisoformat(iso).astimezone(UTC)
+    return datetime.fromisoformat(iso).astimezone(zone())
 
 
 def when_words(since: datetime, until: datetime, today: datetime) -> str:

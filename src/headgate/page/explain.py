@@ -7,7 +7,6 @@ may hold what nobody else is to see.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -19,7 +18,7 @@ from headgate.check.api import StatusDoc
 from headgate.errors import InvalidRequest
 from headgate.history.api import PastDoc
 from headgate.page.api import ApiRejected, in_path
-from headgate.page.shell import Visit, page, part
+from headgate.page.shell import Visit, in_zone, page, part
 from headgate.present.budgets import VERDICTS
 from headgate.present.clients import by_words
 from headgate.present.explain import explained
@@ -33,7 +32,6 @@ ASKED = ("app", "database", *NOW_ONLY)
 SAID = ("username", "application_name", "remote_address", "query_id")
 MAX_SQL_CHARS = 50_000
 NOT_FOUND = 404
-_NO_ZONE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d)?")
 
 
 class ExplainPage:
@@ -44,8 +42,7 @@ class ExplainPage:
 
     async def page(self, visit: Visit) -> Response:
         asked = {name: visit.query.get(name, "").strip() for name in (*ASKED, "at")}
-        if _NO_ZONE.fullmatch(asked["at"]):  # The page's times are UTC.
-            asked["at"] = f"{asked['at'].replace(' ', 'T')}Z"
+        asked["at"] = in_zone(asked["at"])
         found = await _identity(visit, asked) if asked["app"] or asked["at"] else {}
         if visit.by_script:
             shown = _part(visit, "explain_identity.html", found)

@@ -15,7 +15,7 @@ from headgate.errors import InvalidRequest
 from headgate.fleet.view_api import FleetDoc
 from headgate.page.api import ApiRejected, plain_text
 from headgate.page.shell import Visit, page, part
-from headgate.present.fleet import agent_notes, condition, holders
+from headgate.present.fleet import agent_notes, condition, holders, revision_words
 
 PAGE_ROWS = 50
 REFRESHES_S = (0, 5, 10, 30, 60)
@@ -64,6 +64,7 @@ class FleetPage:
             condition=condition,
             agent_notes=agent_notes,
             holders=holders,
+            revision_words=revision_words,
             chosen=chosen,
             fault=fault,
             refresh_s=refresh_s,

@@ -13,30 +13,66 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from starlette.responses import Response
 
+from headgate.base.declared import iso
 from headgate.base.ports import Clock
 from headgate.base.problems import Problem
 from headgate.base.units import parse_amount
 from headgate.budgets.api import PoliciesDoc
-from headgate.check.api import DatabaseDoc, MetricsDoc, MetricView, StatusDoc
+from headgate.check.answers import MetricDoc
+from headgate.check.api import (
+    AuditDoc,
+    AuditsDoc,
+    DatabaseDoc,
+    MetricsDoc,
+    MetricView,
+    StatusDoc,
+)
 from headgate.errors import InvalidRequest
-from headgate.history.api import MetricMinuteDoc, MetricMinutesDoc, RoguesDoc, StarvationDoc
-from headgate.page.api import ApiRejected, in_path
-from headgate.page.shell import Visit, moved, page, part
+from headgate.history.api import (
+    ClientsSumsDoc,
+    MetricMinuteDoc,
+    MetricMinutesDoc,
+    RoguesDoc,
+    StarvationDoc,
+)
+from headgate.page.api import ApiRejected, Query, in_path
+from headgate.page.shell import Visit, moved, page, part, zone
 from headgate.present.budgets import thrown
-from headgate.present.shard import MemberRow, in_short, standing_of, tree, unwatched, without
+from headgate.present.changes import AuditLine, audit_line
+from headgate.present.clients import by_words
+from headgate.present.history import RejectedClient, rejected_by
+from headgate.present.metrics import CURRENT
+from headgate.present.shard import (
+    MemberRow,
+    facts,
+    in_short,
+    last_replica,
+    standing_of,
+    tree,
+    unwatched,
+    without,
+)
+from headgate.present.sparks import Minutes, Spark, by_metric, spark_of
 from headgate.present.status import (
+    SELDOM,
     DatabaseState,
     MetricRow,
     Tile,
     agent_notes,
+    budgets_enforcing,
+    clients_starved,
     database_state,
     metric_rows,
+    no_metric,
+    pace_words,
+    rogue_clients,
+    rules_in_force,
     tiles_now,
+    told_tiles,
 )
 from headgate.present.view import Note, Tone
 from headgate.present.words import ADVICE, advice_of
@@ -49,8 +85,9 @@ RANGES = ("15m", "1h", "6h", "24h")
 DEFAULT_RANGE = "1h"
 MORE_S = 10
 """How often the tiles are asked for that thousands of rules may stand behind."""
-MAX_ADVICE = 6
-"""Of what is not loud; the rest is folded."""
+HOUR_S = 15
+"""How often the last hour is asked for that the rows draw."""
+LAG = "lag"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +100,48 @@ class DatabaseView:
     others: Sequence[MetricRow]
     rows: Sequence[MemberRow]
     in_short: str
+    sparks: Mapping[str, Spark | None]
+    """By the name that history has for it: `shard/lag`, and `lag@db-b` of a member."""
+
+
+class Hours:
+    """The last hour of every metric: one look for all viewers."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._kept: tuple[float, Minutes] = (float("-inf"), {})
+        """When, monotonic, and what."""
+
+    async def minutes(self, visit: Visit) -> Minutes:
+        now_s = self._clock.now().mono_s
+        if now_s - self._kept[0] >= HOUR_S:
+            try:
+                found = await visit.api.get("/v1/history/metrics", MetricMinutesDoc, LAST_HOUR)
+                self._kept = (now_s, by_metric(found.minutes))
+            except ApiRejected:  # The store is away, as the page says; rows do without.
+                self._kept = (now_s, {})
+        return self._kept[1]
+
+    async def sparks(
+        self, visit: Visit, doc: DatabaseDoc, rows: Sequence[MemberRow]
+    ) -> dict[str, Spark | None]:
+        minutes, now_s = await self.minutes(visit), self._clock.now().wall_s
+        found: dict[str, Spark | None] = {}
+
+        def draw(name: str, now: MetricDoc) -> None:
+            value = now.value if now.state in CURRENT else None
+            kept = minutes.get((doc.database, name), ())
+            found[name] = spark_of(kept, value, now.threshold, now.unit, now_s)
+
+        for metric in (*doc.metrics, *doc.other_metrics):
+            draw(metric.name, metric)
+        for row in rows:
+            if row.lag is not None:
+                draw(f"{LAG}@{row.member.member}", row.lag)
+        return found
+
+
+LAST_HOUR: Query = {"since": "1h"}
 
 
 class OverviewPage:
@@ -71,20 +150,14 @@ class OverviewPage:
         ("GET", "/overview/now", "now"),
     )
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, hours: Hours) -> None:
         self._clock = clock
+        self._hours = hours
         self._counted: tuple[float, Sequence[Tile]] = (float("-inf"), ())
         """When, monotonic, and what: the same for everybody."""
 
     async def page(self, visit: Visit) -> Response:
-        chosen = visit.query.get("range", DEFAULT_RANGE)
-        return page(
-            visit,
-            "overview.html",
-            **await self._seen(visit),
-            ranges=RANGES,
-            chosen=chosen if chosen in RANGES else DEFAULT_RANGE,
-        )
+        return page(visit, "overview.html", **await self._seen(visit), **chosen_range(visit))
 
     async def now(self, visit: Visit) -> Response:
         return part(visit, "overview_now.html", **await self._seen(visit))
@@ -99,17 +172,20 @@ class OverviewPage:
         status = await visit.api.get("/v1/status", StatusDoc)
         known = await visit.api.get("/v1/metrics", MetricsDoc)
         views = {(view.database, view.metric): view for view in known.metrics}
-        shown = [
-            DatabaseView(
+        shown = []
+        for doc in status.databases:
+            rows = tree(doc.shard) if doc.shard is not None else []
+            one = DatabaseView(
                 doc=doc,
                 state=database_state(doc, status.uptime_s),
                 metrics=metric_rows(doc, doc.metrics, views),
                 others=metric_rows(doc, doc.other_metrics, views),
-                rows=(rows := tree(doc.shard) if doc.shard is not None else []),
+                rows=rows,
                 in_short=in_short(doc.shard, rows) if doc.shard is not None else "",
+                sparks=await self._hours.sparks(visit, doc, rows),
             )
-            for doc in status.databases
-        ]
+            shown.append(one)
+        tiles, quiet = told_tiles([*tiles_now(status), *await self._tiles(visit)])
         return {
             "told": status,
             "shown": sorted(shown, key=lambda one: _ORDER[one.state.tone]),
@@ -119,19 +195,17 @@ class OverviewPage:
             "standing_of": standing_of,
             "unwatched": unwatched,
             "rejected": known.rejected,
-            "max_advice": MAX_ADVICE,
-            "tiles": [*tiles_now(status), *await self._tiles(visit)],
+            "tiles": tiles,
+            "quiet_tiles": quiet,
+            "no_metric": no_metric,
+            "pace_words": pace_words,
+            "seldom": SELDOM,
+            "iso": iso,
             "wall_s": self._clock.now().wall_s,
-            "clock_of": clock_of,
         }
 
 
 _ORDER: Mapping[str, int] = {"bad": 0, "warned": 1, "good": 2, "": 3}
-
-
-def clock_of(wall_s: float) -> str:
-    """`07:03:12`; with its day where that is long ago enough to be another one."""
-    return datetime.fromtimestamp(wall_s, tz=UTC).strftime("%H:%M:%S")
 
 
 # --- the tiles of others ------------------------------------------------------------------------
@@ -140,18 +214,26 @@ def clock_of(wall_s: float) -> str:
 async def _more_tiles(visit: Visit) -> list[Tile]:
     api = visit.api
     return [
-        await _tile("rules in force", "/rules", lambda: api.get("/v1/rules", RulesDoc), _rules),
+        await _tile(
+            "rules in force", "/rules", lambda: api.get("/v1/rules", RulesDoc), rules_in_force
+        ),
         await _tile(
             "clients starved",
             "/clients#starved",
             lambda: api.get("/v1/starvation", StarvationDoc),
-            _starved,
+            clients_starved,
         ),
         await _tile(
-            "rogue clients", "/clients#rogue", lambda: api.get("/v1/rogues", RoguesDoc), _rogues
+            "rogue clients",
+            "/clients#rogue",
+            lambda: api.get("/v1/rogues", RoguesDoc),
+            rogue_clients,
         ),
         await _tile(
-            "budgets enforcing", "/budgets", lambda: api.get("/v1/budgets", PoliciesDoc), _budgets
+            "budgets enforcing",
+            "/budgets",
+            lambda: api.get("/v1/budgets", PoliciesDoc),
+            budgets_enforcing,
         ),
     ]
 
@@ -167,33 +249,6 @@ async def _tile(
     except ApiRejected as rejected:  # An agent that does not watch for it, or cannot just now.
         return Tile(None, label, "", href, rejected.detail)
     return Tile(counted, label, tone, href, why)
-
-
-def _rules(doc: RulesDoc) -> tuple[int, Tone, str]:
-    in_force = [rule for rule in doc.rules if rule.state == "in_force"]
-    suspended = sum(rule.state == "suspended" for rule in doc.rules)
-    why = f"{suspended} suspended" if suspended else ""
-    return len(in_force), "warned" if suspended or doc.rejected else "", why
-
-
-def _starved(doc: StarvationDoc) -> tuple[int, Tone, str]:
-    alarming = [one for one in doc.starved if one.alarming]
-    return len(alarming), "bad" if alarming else "", ", ".join(s.client for s in alarming[:3])
-
-
-def _rogues(doc: RoguesDoc) -> tuple[int, Tone, str]:
-    why = ", ".join(suspect.application or suspect.user for suspect in doc.suspects[:3])
-    return len(doc.suspects), "warned" if doc.suspects else "", why
-
-
-def _budgets(doc: PoliciesDoc) -> tuple[int, Tone, str]:
-    budgets = [budget for policy in doc.databases for budget in policy.budgets]
-    enforcing = [budget for budget in budgets if budget.state == "enforcing"]
-    full = [b.name for b in enforcing if (b.fill or 0.0) >= 1.0]
-    faults = [p.database for p in doc.databases if p.read_fault or p.rejection]
-    if faults:
-        return len(enforcing), "bad", f"not in force as set on {', '.join(faults[:3])}"
-    return len(enforcing), "warned" if full else "", f"{len(full)} full" if full else ""
 
 
 CHANGED = "changed"
@@ -212,6 +267,12 @@ class HourSeen:
 
 
 class MetricChanges:
+    """A metric's own page, and the dialog that changes its threshold."""
+
+    def __init__(self, clock: Clock, hours: Hours) -> None:
+        self._clock = clock
+        self._hours = hours
+
     routes = (
         ("GET", "/databases/{database}/metrics/{metric}", "form"),
         ("POST", "/databases/{database}/metrics/{metric}/preview", "preview"),
@@ -236,7 +297,7 @@ class MetricChanges:
             view = await self._sent(visit, _threshold(visit), dry_run=False)
         except (ApiRejected, InvalidRequest) as error:
             return await self._form(visit, rejected=as_rejected(error))
-        return _done(visit, "overview_changed.html", view=view, before=before)
+        return _done(visit, "overview_changed.html", _page_of(visit), view=view, before=before)
 
     async def revert(self, visit: Visit) -> Response:
         before = await visit.api.get(_metric_path(visit), MetricView)
@@ -245,7 +306,7 @@ class MetricChanges:
             view = await visit.api.send("POST", path, MetricView, revision=_revision(visit))
         except (ApiRejected, InvalidRequest) as error:
             return await self._form(visit, rejected=as_rejected(error))
-        return _done(visit, "overview_changed.html", view=view, before=before)
+        return _done(visit, "overview_changed.html", _page_of(visit), view=view, before=before)
 
     async def _form(
         self, visit: Visit, preview: MetricView | None = None, rejected: ApiRejected | None = None
@@ -253,10 +314,41 @@ class MetricChanges:
         """As it is now: after a rejection a second try begins from this."""
         view = await visit.api.get(_metric_path(visit), MetricView)
         limit = preview.now.threshold if preview is not None else None
-        hour = None if limit is None else await _hour(visit, view, limit)
-        return _shown(
-            visit, "overview_threshold.html", rejected, view=view, preview=preview, hour=hour
+        status = await visit.api.get("/v1/status", StatusDoc)
+        doc = next(one for one in status.databases if one.database == view.database)
+        counts = _counting(doc, view)
+        hour = None if limit is None else await _hour(visit, view, counts.name, limit)
+        form: dict[str, Any] = {"view": view, "preview": preview, "hour": hour, "counts": counts}
+        if visit.by_script and not visit.query.get("live"):
+            return _shown(visit, "overview_threshold.html", rejected, **form)
+        about = await self._about(visit, view, doc, counts)
+        if visit.by_script:
+            live = "about" if visit.query["live"] == "about" else "now"
+            return part(visit, f"metric_{live}.html", **form, **about)
+        return page(
+            visit,
+            "metric.html",
+            status=200 if rejected is None else rejected.status,
+            rejected=rejected,
+            **form,
+            **about,
+            **chosen_range(visit),
         )
+
+    async def _about(
+        self, visit: Visit, view: MetricView, doc: DatabaseDoc, now: MetricDoc
+    ) -> dict[str, Any]:
+        """All that its own page says of it."""
+        rows = tree(doc.shard) if doc.shard is not None and now.metric == LAG else []
+        targets = (view.metric, f"{view.database}/{view.metric}")
+        return {
+            "row": metric_rows(doc, [now], {(view.database, view.metric): view})[0],
+            "rows": rows,
+            "sparks": await self._hours.sparks(visit, doc, rows),
+            "clients": await _rejected(visit, view.database, now.name),
+            "changed": await _audit(visit, targets, "metric"),
+            "by_words": by_words,
+        }
 
     async def _sent(self, visit: Visit, threshold: float | str, *, dry_run: bool) -> MetricView:
         return await visit.api.send(
@@ -270,6 +362,12 @@ class MetricChanges:
 
 
 class MemberChanges:
+    """A member's own page, and the dialog that skips it."""
+
+    def __init__(self, clock: Clock, hours: Hours) -> None:
+        self._clock = clock
+        self._hours = hours
+
     routes = (
         ("GET", "/databases/{database}/members/{member}", "form"),
         ("POST", "/databases/{database}/members/{member}/preview", "preview"),
@@ -294,42 +392,114 @@ class MemberChanges:
             doc = await visit.api.send("PUT", _skip_path(visit), ShardDoc, asked)
         except (ApiRejected, InvalidRequest) as error:
             return await self._form(visit, rejected=as_rejected(error))
-        return _done(visit, "overview_set_aside.html", shard=doc, member=_member(visit, doc))
+        return _done(
+            visit,
+            "overview_set_aside.html",
+            _page_of(visit),
+            shard=doc,
+            member=_member(visit, doc),
+        )
 
     async def count(self, visit: Visit) -> Response:
         try:
             doc = await visit.api.send("DELETE", _skip_path(visit), ShardDoc)
         except ApiRejected as error:
             return await self._form(visit, rejected=error)
-        return _done(visit, "overview_set_aside.html", shard=doc, member=_member(visit, doc))
+        return _done(
+            visit,
+            "overview_set_aside.html",
+            _page_of(visit),
+            shard=doc,
+            member=_member(visit, doc),
+        )
 
     async def wake(self, visit: Visit) -> Response:
         path = f"/v1/databases/{in_path(visit.path['database'])}/wake"
         woken = await visit.api.send("POST", path, WokenDoc, {})
-        return _done(visit, "overview_woken.html", woken=woken)
+        return _done(visit, "overview_woken.html", "/", woken=woken)
 
     async def _form(
         self, visit: Visit, asked: dict[str, str] | None = None, rejected: ApiRejected | None = None
     ) -> Response:
         doc = await visit.api.get(_shard_path(visit), ShardDoc)
-        return _shown(
+        name = visit.path["member"]
+        form: dict[str, Any] = {
+            "shard": doc,
+            "member": _member(visit, doc),
+            "asked": asked,
+            "without": without(doc, name),
+            "last": last_replica(doc, name),
+            "lasts": SKIPS,
+        }
+        if visit.by_script and not visit.query.get("live"):
+            return _shown(visit, "overview_aside.html", rejected, **form)
+        status = await visit.api.get("/v1/status", StatusDoc)
+        database = next(one for one in status.databases if one.database == doc.database)
+        rows = [row for row in tree(doc) if row.member.member == name]
+        about: dict[str, Any] = {
+            "row": rows[0],
+            "readings": metric_rows(database, rows[0].member.readings, {}),
+            "sparks": await self._hours.sparks(visit, database, rows),
+            "facts": facts(rows[0].member, doc),
+            "changed": await _audit(visit, (name,), "skip"),
+        }
+        if visit.by_script:
+            return part(visit, "member_now.html", **form, **about)
+        return page(
             visit,
-            "overview_aside.html",
-            rejected,
-            shard=doc,
-            member=_member(visit, doc),
-            asked=asked,
-            without=without(doc, visit.path["member"]),
-            lasts=SKIPS,
+            "member.html",
+            status=200 if rejected is None else rejected.status,
+            rejected=rejected,
+            **form,
+            **about,
+            **chosen_range(visit),
         )
 
 
 # --- steps --------------------------------------------------------------------------------------
 
 
+def chosen_range(visit: Visit) -> dict[str, Any]:
+    chosen = visit.query.get("range", DEFAULT_RANGE)
+    return {"ranges": RANGES, "chosen": chosen if chosen in RANGES else DEFAULT_RANGE}
+
+
+async def _rejected(visit: Visit, database: str, name: str) -> list[RejectedClient]:
+    """Clients that it rejected within the last hour, most first."""
+    query = {"since": "1h", "database": database}
+    try:
+        found = await visit.api.get("/v1/history/clients", ClientsSumsDoc, query)
+    except ApiRejected:  # History is away, as the page's top says.
+        return []
+    return rejected_by(found, name)[:MAX_CLIENTS]
+
+
+async def _audit(visit: Visit, targets: Sequence[str], kind: str) -> list[AuditLine]:
+    """What was changed of it, newest first."""
+    found = await visit.api.get("/v1/audit", AuditsDoc, {"limit": LOOKED_AT})
+    mine = [doc for doc in found.audit if _is_about(doc, targets, kind)]
+    return [audit_line(doc, zone()) for doc in mine[:MAX_CHANGES]]
+
+
+def _is_about(doc: AuditDoc, targets: Sequence[str], kind: str) -> bool:
+    named = doc.target in targets or any(doc.target.endswith(f"/{name}") for name in targets)
+    return kind in doc.action and named
+
+
+MAX_CLIENTS, MAX_CHANGES, LOOKED_AT = 12, 10, 500
+
+
 def _metric_path(visit: Visit) -> str:
     database, metric = in_path(visit.path["database"]), in_path(visit.path["metric"])
     return f"/v1/databases/{database}/metrics/{metric}"
+
+
+def _page_of(visit: Visit) -> str:
+    """The page of the metric or member that was changed."""
+    database = in_path(visit.path["database"])
+    if "metric" in visit.path:
+        return f"/databases/{database}/metrics/{in_path(visit.path['metric'])}"
+    return f"/databases/{database}/members/{in_path(visit.path['member'])}"
 
 
 def _shard_path(visit: Visit) -> str:
@@ -376,15 +546,16 @@ def _skip_asked(visit: Visit) -> dict[str, str]:
     return {"for": visit.form.get("for", "").strip(), "reason": reason}
 
 
-async def _hour(visit: Visit, view: MetricView, threshold: float) -> HourSeen:
-    """Of the shard, where it is rolled up here; else of the host."""
-    found: Sequence[MetricMinuteDoc] = ()
-    for name in (f"shard/{view.metric}", view.metric):
-        query = {"database": view.database, "metric": name, "since": "1h"}
-        kept = await visit.api.get("/v1/history/metrics", MetricMinutesDoc, query)
-        if found := kept.minutes:
-            break
-    return hour_seen(found, threshold, at_least=view.now.comparison == ">=")
+def _counting(doc: DatabaseDoc, view: MetricView) -> MetricDoc:
+    """By the metric's own scope: that is what checks are decided by."""
+    both = (*doc.metrics, *doc.other_metrics)
+    return next((m for m in both if m.metric == view.metric), view.now)
+
+
+async def _hour(visit: Visit, view: MetricView, name: str, threshold: float) -> HourSeen:
+    query = {"database": view.database, "metric": name, "since": "1h"}
+    kept = await visit.api.get("/v1/history/metrics", MetricMinutesDoc, query)
+    return hour_seen(kept.minutes, threshold, at_least=view.now.comparison == ">=")
 
 
 def hour_seen(minutes: Sequence[MetricMinuteDoc], threshold: float, *, at_least: bool) -> HourSeen:
@@ -405,17 +576,14 @@ def as_rejected(error: ApiRejected | InvalidRequest) -> ApiRejected:
 
 
 def _shown(visit: Visit, template: str, rejected: ApiRejected | None, **context: Any) -> Response:
-    """In the dialog, or as a page of its own where there is no script."""
+    """In the dialog, or in its place on a page."""
     status = 200 if rejected is None else rejected.status
-    if visit.by_script:
-        return part(visit, template, status=status, rejected=rejected, **context)
-    alone = "overview_alone.html"
-    return page(visit, alone, status=status, rejected=rejected, inner=template, **context)
+    return part(visit, template, status=status, rejected=rejected, **context)
 
 
-def _done(visit: Visit, template: str, **context: Any) -> Response:
+def _done(visit: Visit, template: str, path: str, **context: Any) -> Response:
     if not visit.by_script:
-        return moved(visit, "/")
+        return moved(visit, path)
     response = part(visit, template, **context)
     response.headers["HX-Trigger"] = CHANGED
     return response

@@ -277,7 +277,7 @@ def acts_of(doc: RuleDoc) -> Sequence[str]:
     if doc.kind == "unreadable":
         return ("lift",)
     of_fleet = doc.reach is not None
-    here = ("wake",) if of_fleet and doc.suspended else ("rest",) if of_fleet else ()
+    here = ("resume",) if of_fleet and doc.suspended else ("suspend",) if of_fleet else ()
     return ("extend", "change", "lift", *here)
 
 

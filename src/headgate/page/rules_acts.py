@@ -1,4 +1,4 @@
-"""What is done about a rule that is there: extend, change, lift, have it rest here, wake it.
+"""What is done about a rule that is there: extend, change, lift, suspend it here, resume it.
 
 dialog ──► preview (a dry run, on the revision that was seen) ──► the change ──► flash with its undo
 """
@@ -26,13 +26,12 @@ from headgate.page.rules_form import (
     Fields,
     RuleFormFaults,
     faults_of,
-    in_utc,
     link_to,
     number,
     others_of,
     seal,
 )
-from headgate.page.shell import Visit, moved, page
+from headgate.page.shell import Visit, in_zone, moved, page, zone
 from headgate.present.rules import RuleRow
 from headgate.rules.api import RuleDoc, RulesDoc
 from headgate.rules.settings import limit_text, limit_told
@@ -65,9 +64,23 @@ ACTS = {
         RuleAction("change", "Change", "PATCH", "", "is changed: {says}", "change", "Undo"),
         RuleAction("lift", "Lift", "DELETE", "", "is lifted", "set", "Set it again"),
         RuleAction(
-            "rest", "Suspend here", "PUT", "/rest", "is suspended here", "wake", "Resume it"
+            "suspend",
+            "Suspend here",
+            "PUT",
+            "/suspension",
+            "is suspended here",
+            "resume",
+            "Resume it",
         ),
-        RuleAction("wake", "Wake", "DELETE", "/rest", "counts again here", "rest", "Have it rest"),
+        RuleAction(
+            "resume",
+            "Resume",
+            "DELETE",
+            "/suspension",
+            "counts again here",
+            "suspend",
+            "Suspend it",
+        ),
     )
 }
 _SET = RuleAction("set", "Set", "POST", "", "is set: it {says}, until {ends}", "lift", "Lift it")
@@ -107,7 +120,7 @@ class RuleActs:
         if not visit.may_change:
             return _dialog(visit, act, doc, {})
         fields = _filled(act, doc, visit.query)
-        if act.name in ("lift", "wake"):
+        if act.name in ("lift", "resume"):
             return await self._tried(visit, act, doc, fields)
         return _dialog(visit, act, doc, fields)
 
@@ -219,8 +232,8 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "extend": ("by", "expires_at"),
     "change": ("ratio", "reason", "ceiling", "metrics", *(row.name for row in OTHERS)),
     "lift": (),
-    "rest": ("reason",),
-    "wake": (),
+    "suspend": ("reason",),
+    "resume": (),
 }
 
 
@@ -269,14 +282,14 @@ def _body(act: RuleAction, doc: RuleDoc, fields: Fields) -> dict[str, Any] | Non
             return {"expires_at": _new_end(doc, fields)}
         case "change":
             return _differences(doc, fields)
-        case "rest":
+        case "suspend":
             return {"reason": fields.get("reason", "").strip()}
     return None
 
 
 def _new_end(doc: RuleDoc, fields: Fields) -> str:
     if until := fields.get("expires_at", "").strip():
-        return in_utc(until)
+        return in_zone(until)
     try:
         more_s = parse_for(fields.get("by", "").strip())
         end = datetime.fromisoformat(doc.expires_at) + timedelta(seconds=more_s)
@@ -355,7 +368,7 @@ def _undo_query(act: RuleAction, before: RuleDoc, docs: Sequence[RuleDoc]) -> st
 
 def _told(act: RuleAction, docs: Sequence[RuleDoc], undo: str, copies: str = "") -> Done:
     first = docs[0]
-    ends = f"{first.expires_at[:10]} {first.expires_at[11:19]} UTC"
+    ends = datetime.fromisoformat(first.expires_at).astimezone(zone()).strftime("%-d %b %H:%M:%S")
     names = " and ".join(f"{doc.id} on {doc.target}" for doc in docs)
     verbs = act.done.format(ends=ends, says=first.says)
     text = f"Rule {names} {verbs}." if len(docs) == 1 else f"Rules {names}: each {verbs}."

@@ -10,12 +10,14 @@ import hashlib
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 import msgspec
 
 from headgate.page.api import ApiRejected
+from headgate.page.shell import in_zone, zone
 from headgate.present.rules import schedule_text
 from headgate.rules.api import RuleDoc
 from headgate.rules.settings import RULE_SETTINGS, limit_told
@@ -156,14 +158,8 @@ def _schedule(said: Fields) -> dict[str, Any]:
 def end_of(said: Fields) -> dict[str, str]:
     """By the one of both that was chosen."""
     if said.get("end") == "until":
-        return {"expires_at": in_utc(said.get("expires_at", ""))}
+        return {"expires_at": in_zone(said.get("expires_at", ""))}
     return {"for": said["for"]} if "for" in said else {}
-
-
-def in_utc(text: str) -> str:
-    """A browser's date and time has no zone; here all times are UTC."""
-    said = text.strip()
-    return f"{said}Z" if len(said) in (16, 19) and "T" in said else said
 
 
 def seal(body: Mapping[str, Any]) -> str:
@@ -214,8 +210,10 @@ def _days(text: str) -> Iterable[str]:
 
 
 def _local(text: str) -> str:
-    """As a field for date and time takes it: in UTC, to the second."""
-    return text[:19] if text.endswith("Z") else text
+    """As a field for date and time takes it: in the browser's zone, to the second."""
+    if not text.endswith("Z"):
+        return text
+    return datetime.fromisoformat(text).astimezone(zone()).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def link_to(doc: RuleDoc, pair: RuleDoc | None = None) -> str:
@@ -295,7 +293,7 @@ def faults_of(rejected: ApiRejected, shown: Iterable[str]) -> RuleFormFaults:
 def _field(place: str, places: frozenset[str]) -> str:
     """`rule.thresholds.lag` is the form's thresholds.lag; of a place within a field, that."""
     first, _, rest = place.partition(".")
-    name = rest if first in ("rule", FAVOR, "rest") else place
+    name = rest if first in ("rule", FAVOR, "suspend") else place
     while name and name not in places:
         name = name.rpartition(".")[0]
     return name

@@ -8,17 +8,22 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
+from contextvars import ContextVar
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from starlette.requests import Request
 from starlette.responses import Response
 
 from headgate.base.units import amount_text
+from headgate.budgets.limits import amount_told
+from headgate.check.reasons import limit_told
 from headgate.http.documents import SECURITY_HEADERS
 from headgate.page.api import ApiRejected, PageApi
 from headgate.page.sessions import PageSession
@@ -51,10 +56,14 @@ def _environment() -> Environment:
     environment.filters |= {
         "duration": age,
         "quantity": told_quantity,
+        "limit": lambda value, name: amount_told(name, value),
+        "reading": lambda value, metric: DASH if value is None else limit_told(metric, value),
         "amount": amount,
         "share": told_share,
         "clock": clock,
         "minute": minute,
+        "moment": moment,
+        "day": day,
         "web": web_address,
         "count": "{:,}".format,
         "pieces": lambda text: str(text).split("`"),
@@ -73,8 +82,25 @@ def amount(value: float, unit: str) -> str:
     return text if isinstance(text, str) else f"{text:.15g}"
 
 
+# --- times, in the browser's zone ---------------------------------------------------------------
+
+ZONE_COOKIE = "headgate-zone"
+_ZONE: ContextVar[tzinfo] = ContextVar("zone", default=UTC)
+
+
+def zone() -> tzinfo:
+    """Of the browser that is answered; UTC where it has not said."""
+    return _ZONE.get()
+
+
+def take_zone(request: Request) -> None:
+    """As a script of ours has noted it in a cookie."""
+    with suppress(ZoneInfoNotFoundError, ValueError, OSError):
+        _ZONE.set(ZoneInfo(unquote(request.cookies.get(ZONE_COOKIE, ""))[:64] or "UTC"))
+
+
 def clock(iso: str | None) -> str:
-    """`14:03:07`, UTC."""
+    """`14:03:07`, with UTC to read where one points at it."""
     return _at(iso, "%H:%M:%S")
 
 
@@ -82,10 +108,37 @@ def minute(iso: str | None) -> str:
     return _at(iso, "%H:%M")
 
 
+def moment(iso: str | None) -> str:
+    """`18 Nov 14:03:07`."""
+    return _at(iso, "%-d %b %H:%M:%S")
+
+
+def day(iso: str | None) -> str:
+    """`18 Nov 2026`."""
+    return _at(iso, "%-d %b %Y")
+
+
 def _at(iso: str | None, form: str) -> str:
+    from markupsafe import Markup
+
     if iso is None:
         return DASH
-    return datetime.fromisoformat(iso).astimezone(UTC).strftime(form)
+    at = datetime.fromisoformat(iso)
+    shown = at.astimezone(zone()).strftime(form)
+    utc = at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    return Markup('<time datetime="{}" title="{}">{}</time>').format(at.isoformat(), utc, shown)
+
+
+def in_zone(text: str) -> str:
+    """A browser's date and time without a zone is in its own. In UTC, as the API has it;
+    what is no such time is left as it is."""
+    try:
+        at = datetime.fromisoformat(text.strip())
+    except ValueError:
+        return text.strip()
+    if at.tzinfo is None and len(text.strip()) > len("2026-03-01"):
+        return at.replace(tzinfo=zone()).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return text.strip()
 
 
 def web_address(url: str) -> str:
@@ -270,6 +323,7 @@ def _frame(visit: Visit) -> dict[str, Any]:
         "may_change": visit.may_change,
         "why_not": why_not(visit),
         "poll_s": POLL_S,
+        "zone": str(zone()),
     }
 
 

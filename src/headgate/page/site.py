@@ -28,7 +28,7 @@ from headgate.page.changes import ChangesPage
 from headgate.page.clients import ClientsPage
 from headgate.page.explain import ExplainPage
 from headgate.page.fleet import FleetPage
-from headgate.page.overview import BannerPage, MemberChanges, MetricChanges, OverviewPage
+from headgate.page.overview import BannerPage, Hours, MemberChanges, MetricChanges, OverviewPage
 from headgate.page.rules import RulesPage
 from headgate.page.sessions import PageSession, PageSessions
 from headgate.page.shell import (
@@ -41,6 +41,7 @@ from headgate.page.shell import (
     page,
     rejection,
     static_file,
+    take_zone,
 )
 
 # --- signing in and out, by an operator's or viewer's token, or by a link ------------------
@@ -156,10 +157,11 @@ class PageSite:
     """What it may be called in a browser's address, besides numbers; lower case."""
 
     def routes(self) -> list[Route]:
+        hours = Hours(self.clock)
         pages: list[PageOf] = [
-            OverviewPage(self.clock),
-            MetricChanges(),
-            MemberChanges(),
+            OverviewPage(self.clock, hours),
+            MetricChanges(self.clock, hours),
+            MemberChanges(self.clock, hours),
             ClientsPage(),
             RulesPage(),
             BudgetsPage(),
@@ -180,6 +182,7 @@ class PageSite:
     def _visited(self, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
         async def answered(request: Request) -> Response:
             visit = self._visit(request)
+            take_zone(request)
             try:
                 _expect_known_name(request, self.names)
                 if request.method == "POST":

@@ -26,6 +26,7 @@ from headgate.budgets.api import (
     ViolationsDoc,
     ViolationSumDoc,
 )
+from headgate.budgets.limits import amount_told
 from headgate.check.reasons import duration
 from headgate.present.changes import difference_lines
 from headgate.present.view import (
@@ -44,7 +45,7 @@ from headgate.present.view import (
     columns,
     line,
 )
-from headgate.present.words import advice_lines, per_s
+from headgate.present.words import advice_lines, moment, per_s
 
 LATELY_S = 60.0
 WIDE = 100
@@ -81,7 +82,7 @@ def _installing(data_directory: str) -> tuple[Step, Step]:
     return (
         Step(
             "on the server's host, once",
-            f"sudo headgate pg install --data-directory {data_directory}",
+            f'sudo "$(command -v headgate)" pg install --data-directory {data_directory}',
         ),
         Step(
             "in postgresql.conf, then restart the server",
@@ -92,7 +93,7 @@ def _installing(data_directory: str) -> tuple[Step, Step]:
 
 def _configuring(database: str) -> Step:
     snippet = f'[databases.{database}.traffic]\ndirectory = "PGDATA/pg_headgate"'
-    return Step("in the agent's settings, then SIGHUP the agent", snippet)
+    return Step("in the agent's settings, then headgate reload", snippet)
 
 
 def standing_of(policy: PolicyDoc, state: StateDoc | None) -> Note:
@@ -116,10 +117,21 @@ def troubles(policy: PolicyDoc, state: StateDoc | None = None) -> Iterator[Note]
         )
         yield Note("rejected by the server", "bad", f"{says} in force.")
     if policy.mode_cap != "enforce":
-        what = "no budget is looked at" if policy.mode_cap == "off" else "budgets only warn"
-        lift = Step("to lift that", f"headgate budget mode {policy.database} --all enforce")
-        says = f"The switch for all is thrown: {what}."
-        yield Note(f"capped to {policy.mode_cap}", "bad", says, (lift,))
+        yield switch_note(policy)
+
+
+CAPS: Mapping[str, str] = {
+    "enforce": "each budget follows its own mode",
+    "warn": "budgets only warn, and nothing is blocked",
+    "off": "no budget is looked at: nothing is blocked, counted or warned",
+}
+"""The switch for all budgets of a database."""
+
+
+def switch_note(policy: PolicyDoc) -> Note:
+    lift = Step("to lift that", f"headgate budget mode {policy.database} --all enforce")
+    says = f"The switch for all of {policy.database} is thrown: {CAPS[policy.mode_cap]}."
+    return Note(f"capped to {policy.mode_cap}", "bad", says, (lift,))
 
 
 def _switched_off(policy: PolicyDoc, state: StateDoc | None) -> Note:
@@ -177,7 +189,8 @@ def remarks(policy: PolicyDoc) -> Iterator[Note]:
             yield Note("not ours", "warned", says)
         elif outlet.put_back:
             says = f"The policy at {outlet.where} was not as it had been published"
-            says += f" ({outlet.put_back}), and was put back at {outlet.put_back_at};"
+            at = f" at {moment(outlet.put_back_at)}" if outlet.put_back_at else ""
+            says += f" ({outlet.put_back}), and was put back{at};"
             yield Note("put back", "warned", f"{says} {outlet.put_back_total} times in all.")
 
 
@@ -286,7 +299,11 @@ def _tallies(row: BudgetRow, counts: CountsDoc) -> Iterator[BudgetFigure]:
     now = f"{counts.sleeping:,} now" if counts.sleeping else ""
     waited = f"{seconds(counts.delayed_ms)} in all"
     yield BudgetFigure("delayed", counts.delayed, _joined(waited, now))
-    yield BudgetFigure("admitted", counts.admitted, f"{seconds(counts.charged_ms)} of CPU")
+    yield BudgetFigure(
+        "admitted",
+        counts.admitted,
+        f"{seconds(counts.charged_ms)} of CPU in {seconds(counts.wall_ms)}",
+    )
     if counts.passed:
         yield BudgetFigure("over a limit", counts.passed, "inside a transaction, and admitted")
 
@@ -319,9 +336,16 @@ def prediction(pattern: PatternDoc) -> str:
     off = pattern.error
     if off < 0.25:
         return f"close, off by {off:.0%}"
-    if off < 0.6:
+    if off < ROUGH:
         return f"fair, off by {off:.0%}"
-    return f"rough, off by {off:.0%}" if off < 1.5 else f"poor, off {off:.0f} times"
+    return f"rough, off by {off:.0%}" if off < POOR else f"poor, off {off:.0f} times"
+
+
+ROUGH, POOR = 0.6, 1.5
+
+
+def prediction_tone(pattern: PatternDoc) -> Tone:
+    return "bad" if pattern.error >= POOR else "warned" if pattern.error >= ROUGH else ""
 
 
 # --- a database's budgets as blocks -------------------------------------------------------------
@@ -449,18 +473,18 @@ def budget_view(doc: BudgetDoc) -> list[Block]:
 
 def _about(doc: BudgetDoc) -> Iterator[Line]:
     if doc.reach is not None:
-        yield line(Said(f"set for {doc.reach}, n {doc.n}", "info"))
+        yield line(Said(f"set for {doc.reach}, revision {doc.n}", "info"))
     if doc.own_role:
         yield line(Said(f"exempt: {doc.own_role} (the agent's own)", "quiet"))
     if doc.mode == "enforce" and doc.state == "warning":
         yield line(Said("its own mode is enforce: a cap is on all budgets", "warned"))
     if doc.expires_at is not None:
-        yield line(f"ends at {doc.expires_at}")
+        yield line(f"ends at {moment(doc.expires_at)}")
 
 
 def _settings(settings: Mapping[str, Any]) -> Iterator[Line]:
     said = {k: v for k, v in settings.items() if k not in ("name", "rules")}
-    yield line(Said("  ".join(f"{k}={v}" for k, v in said.items()), "quiet"))
+    yield line(Said("  ".join(f"{k}={amount_told(k, v)}" for k, v in said.items()), "quiet"))
     rules = settings.get("rules") or ()
     yield from (line(Said(f"  for {rule_told(rule)}", "quiet")) for rule in rules[:MAX_BUCKETS])
     if len(rules) > MAX_BUCKETS:
@@ -477,7 +501,7 @@ def _since_then(counts: CountsDoc) -> Iterator[Line]:
     if counts.forgiven_ms:
         yield line(f"forgiven: {seconds(counts.forgiven_ms)} of CPU")
     if counts.last_violation_at is not None:
-        yield line(f"last violation at {counts.last_violation_at}")
+        yield line(f"last violation at {moment(counts.last_violation_at)}")
 
 
 def _bucket_table(buckets: Sequence[BucketDoc]) -> Table:
@@ -616,11 +640,18 @@ def explained_view(found: StatementExplainDoc) -> list[Block]:
     return [*blocks, *(line(Said(f"note: {note}", "quiet")) for note in found.notes)]
 
 
+def expected(found: StatementExplainDoc) -> str:
+    """Both figures, where they differ."""
+    mean_ms, p90_ms = found.estimate_ms, found.estimate_p90_ms
+    if mean_ms is None or p90_ms is None:
+        return "expected cost: not known"
+    told = f"expected: {seconds(mean_ms)} of CPU"
+    return told if p90_ms <= mean_ms else f"{told}, at most {seconds(p90_ms)} in 9 of 10 executions"
+
+
 def _statement(found: StatementExplainDoc) -> Line:
     tags = ", ".join(f"{k}={v}" for k, v in found.tags.items()) or "none"
-    known = found.estimate_ms is not None
-    cost = f"{seconds(found.estimate_ms or 0.0)} of CPU" if known else "not known"
-    told = f"estimated: {cost}; tags: {tags}; fingerprint: {found.fingerprint}"
+    told = f"{expected(found)}; tags: {tags}; fingerprint: {found.fingerprint}"
     return line(Said(told, "quiet"))
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, tzinfo
 from typing import Any, NamedTuple
 
 import msgspec
 
-from headgate.budgets.api import DifferenceDoc
+from headgate.budgets.difference import PolicyDifference
 from headgate.changes.api import (
     ChangeDifferenceDoc,
     ChangeDoc,
@@ -23,15 +25,17 @@ from headgate.changes.api import (
 from headgate.check.api import AuditDoc, AuditsDoc
 from headgate.check.reasons import duration
 from headgate.present.view import DASH, Block, Cell, Line, Said, Table, Tone, columns, line
-from headgate.present.words import advice_of
+from headgate.present.words import advice_of, age, moment
+from headgate.rules.matching import DiceOrder
 
 WIDE = 80
 MAX_LINES = 100
 MAX_VALUE_CHARS = 160
-BOOKKEEPING = frozenset({"created_at", "created_by", "set_at", "ruled_at"})
-"""What an entry of the audit says itself."""
+BOOKKEEPING = frozenset(
+    {"created_at", "created_by", "set_at", "ruled_at", "ruled_s", "rule_time", "id", "name"}
+)
+"""What an entry of the audit says itself, or an agent notes for itself."""
 _NAMED = {Log.AGENT: "this agent", Log.FLEET: "the fleet"}
-_FRACTION = re.compile(r"(\d\d:\d\d:\d\d)\.\d+(Z|[+-]\d\d:\d\d)")
 _ABSENT = object()
 
 
@@ -86,8 +90,7 @@ def _did(one: ChangeRevisionDoc) -> Line:
 
 
 def _second(at: str | None) -> str:
-    """A person is not interested in its fractions."""
-    return "?" if at is None else _FRACTION.sub(r"\1\2", at)
+    return "?" if at is None else moment(at)
 
 
 def revision_view(whole: ChangeRevisionWholeDoc) -> list[Block]:
@@ -107,17 +110,21 @@ def revision_view(whole: ChangeRevisionWholeDoc) -> list[Block]:
 
 
 def made_view(change: ChangeMadeDoc, done: str) -> list[Block]:
-    told = difference_lines(change.difference, change.difference_total)
-    return [_outcome(change, done), *told, *_reached(change), *advice_of(change.advice)]
+    return [_outcome(change, done), *_does(change)]
 
 
 def tried_view(change: ChangeMadeDoc) -> list[Block]:
     if not change.changed:
         same = f"no difference: {_NAMED[change.log]} is so, at revision {change.before_n:,}"
         return [line(Said(same, "good"))]
-    told = difference_lines(change.difference, change.difference_total)
-    replayed = [line(said) for said in change.replay]
-    return [*told, *replayed, *_reached(change), *advice_of(change.advice)]
+    return list(_does(change))
+
+
+def _does(change: ChangeMadeDoc) -> Iterator[Block]:
+    yield from difference_lines(change.difference, change.difference_total)
+    yield from map(line, change.replay)
+    yield from _reached(change)
+    yield from advice_of(change.advice)
 
 
 def _reached(change: ChangeMadeDoc) -> Iterator[Line]:
@@ -143,7 +150,7 @@ _MARKS = {"added": Said("+ ", "good"), "removed": Said("- ", "bad"), "out": Said
 
 
 def difference_lines(
-    differences: Sequence[DifferenceDoc | ChangeDifferenceDoc], total: int, most: int = MAX_LINES
+    differences: Sequence[PolicyDifference | ChangeDifferenceDoc], total: int, most: int = MAX_LINES
 ) -> Iterator[Line]:
     """`+ etl: new, warn, rate 20`, as many as fit."""
     for one in differences[:most]:
@@ -170,19 +177,47 @@ class SettingChange(NamedTuple):
         return f"{self.setting}: {before}{self.after or gone}"
 
 
-def settings_changed(before: Any, after: Any) -> Iterator[SettingChange]:
-    """Settings that differ, by their place: `schedule.days`, `budgets[0].rate`."""
+def settings_changed(before: Any, after: Any, zone: tzinfo | None) -> Iterator[SettingChange]:
+    """Settings that differ, by their place: `schedule days`, `budget etl server share`."""
     was, now = dict(_flat(before, "")), dict(_flat(after, ""))
     for name in [*was, *(name for name in now if name not in was)]:
         old, new = was.get(name, _ABSENT), now.get(name, _ABSENT)
-        if old == new or name in BOOKKEEPING:
+        leaf = name.rpartition(".")[2]
+        if old == new or leaf in BOOKKEEPING or (old is _ABSENT and (leaf, new) in _USUAL):
             continue
+        label = _label(name)
         if old is _ABSENT:
-            yield SettingChange("+", "set", name, "", _told(new))
+            yield SettingChange("+", "set", label, "", _told(name, new, zone))
         elif new is _ABSENT:
-            yield SettingChange("−", "taken out", name, _told(old), "")
+            yield SettingChange("−", "taken out", label, _told(name, old, zone), "")
         else:
-            yield SettingChange("~", "changed", name, _told(old), _told(new))
+            told = (_told(name, value, zone) for value in (old, new))
+            yield SettingChange("~", "changed", label, *told)
+
+
+_USUAL = (("order", DiceOrder.BEFORE.value),)
+"""As a new rule has them unless its author says otherwise."""
+_LABELS = {
+    "rate": "server share",
+    "capacity": "burst limit",
+    "burst": "per-query limit",
+    "max_workers": "concurrency limit",
+    "mode_cap": "all budgets at most",
+    "rules": "rule",
+    "budgets": "budget",
+    "expires_at": "ends",
+    "until_wall_s": "ends",
+    "lifted_by": "lifted by",
+}
+_PERCENT = frozenset({"rate", "ratio"})
+
+
+def _label(name: str) -> str:
+    """`budgets.etl.rules[0].match.username` → `budget etl rule 1 match username`."""
+    parts = re.sub(r"\[(\d+)\]", lambda n: f".{int(n[1]) + 1}", name).replace("[", ".")
+    words = [_LABELS.get(one, one) for one in parts.replace("]", "").split(".")]
+    plain = " ".join(re.sub(r"(_wall)?_s$", "", word) for word in words if word != "policy")
+    return plain.replace("_", " ")
 
 
 def _flat(value: Any, place: str) -> Iterator[tuple[str, Any]]:
@@ -202,12 +237,32 @@ def _name(value: Any, at: int) -> str:
     return name if isinstance(name, str) else str(at)
 
 
-def _told(value: Any) -> str:
-    text = _FRACTION.sub(r"\1\2", _text(value))
+def _told(name: str, value: Any, zone: tzinfo | None) -> str:
+    """A time as a time, a length with its unit, a share as one."""
+    key = name.rpartition(".")[2]
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if key.endswith("wall_s"):
+            return _when(datetime.fromtimestamp(value, tz=UTC), zone)
+        if key.endswith("_s"):
+            return age(value) if value >= 1 else duration(value)
+        if key in _PERCENT:
+            return f"{value * (100 if key == 'ratio' else 1):g}%"
+    text = _text(value)
+    if _ISO.fullmatch(text):
+        return _when(datetime.fromisoformat(text), zone)
     return text if len(text) <= MAX_VALUE_CHARS else f"{text[:MAX_VALUE_CHARS]}…"
 
 
+_ISO = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)")
+
+
+def _when(at: datetime, zone: tzinfo | None) -> str:
+    return at.astimezone(zone).strftime("%-d %b %H:%M:%S")
+
+
 def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
     if isinstance(value, str):
         return value
     if isinstance(value, list):
@@ -215,18 +270,89 @@ def _text(value: Any) -> str:
     return msgspec.json.encode(value).decode()
 
 
+_ACTIONS = {
+    "metric.set": "changed metric",
+    "metric.revert": "reverted metric",
+    "metric.remove": "removed metric",
+    "skip.set": "skipped member",
+    "skip.removed": "counts again member",
+    "policy.read": "read the policy file of",
+    "policy.set": "replaced the policy of",
+    "policy.capped": "capped all budgets of",
+    "policy.uncapped": "let all budgets work again on",
+    "budget.forgiven": "forgave the debt of budget",
+    "state.acknowledged": "accepted the lost state of",
+}
+
+
+def did_words(action: str) -> str:
+    """`rule.lifted` → `lifted rule`."""
+    kind, _, verb = action.partition(".")
+    plain = f"{verb} {kind}".replace("_", " ").strip()
+    return _ACTIONS.get(action, plain)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditLine:
+    at: str
+    day: str
+    who: str
+    action: str
+    did: str
+    target: str
+    lines: tuple[SettingChange, ...]
+    more: int
+    """Lines beyond those."""
+    kept: str
+    """As it was kept, in JSON."""
+
+
+MAX_AUDIT_LINES = 6
+MAX_KEPT_CHARS = 20_000
+
+
+def _kept(doc: AuditDoc) -> str:
+    told = {"before": doc.before, "after": doc.after}
+    text = msgspec.json.format(msgspec.json.encode(told), indent=2).decode()
+    if len(text) <= MAX_KEPT_CHARS:
+        return text
+    return f"{text[:MAX_KEPT_CHARS]}\n… {len(text) - MAX_KEPT_CHARS:,} characters more"
+
+
+def audit_line(doc: AuditDoc, zone: tzinfo | None) -> AuditLine:
+    at = datetime.fromisoformat(doc.at).astimezone(zone)
+    # Of what is gone, all that it was says nothing new.
+    gone = doc.after is None and doc.before is not None
+    lines = [] if gone else list(settings_changed(doc.before, doc.after, zone))
+    most = MAX_AUDIT_LINES if len(lines) > MAX_AUDIT_LINES + 1 else len(lines)
+    return AuditLine(
+        at=doc.at,
+        day=f"{at:%A} {at.day} {at:%B %Y}",
+        who=doc.who,
+        action=doc.action,
+        did=did_words(doc.action),
+        target=doc.target,
+        lines=tuple(lines[:most]),
+        more=len(lines) - most,
+        kept=_kept(doc),
+    )
+
+
+NOTHING_CHANGED = "nothing was changed yet"
+
+
 def audit_view(found: AuditsDoc) -> list[Block]:
     if not found.audit:
-        return [line(Said("nothing was changed yet", "quiet"))]
+        return [line(Said(NOTHING_CHANGED, "quiet"))]
     rows: list[list[Cell]] = []
     for entry in found.audit:
-        at = entry.at.replace("T", " ").split(".")[0].removesuffix("Z")
+        at = moment(entry.at)
         rows.append([at, entry.who, entry.action, entry.target, audit_change(entry)])
-    return [Table(columns("when (UTC)", "who", "what", "on", "change"), rows)]
+    return [Table(columns("when", "who", "what", "on", "change"), rows)]
 
 
 def audit_change(entry: AuditDoc) -> Said:
     if entry.after is None:
         return Said("removed", "warned")
-    changed = "; ".join(one.told() for one in settings_changed(entry.before, entry.after))
+    changed = "; ".join(one.told() for one in settings_changed(entry.before, entry.after, None))
     return Said(changed or "nothing")

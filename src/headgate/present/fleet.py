@@ -45,6 +45,15 @@ def condition(shard: FleetShardDoc) -> Said:
     return Said(shard.condition, _TONES.get(shard.condition, ""))
 
 
+def revision_words(agent: FleetAgent) -> str:
+    """Which revision of the fleet it has; of one that is behind, its notes say that."""
+    if agent.n is None:
+        return "reported no revision"
+    if agent.progress == "pending":
+        return f"at {agent.n} of {agent.wanted_n}"
+    return "" if agent.progress == "behind" else f"n {agent.n}"
+
+
 def agent_notes(agent: FleetAgent) -> Iterator[Said]:
     """What is wrong with one of a shard's agents."""
     if agent.progress == "behind":

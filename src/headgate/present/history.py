@@ -6,10 +6,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
 from typing import NamedTuple
 
-from headgate.check.reasons import duration
+from headgate.check.answers import AnswerDoc
+from headgate.check.api import RejectionDoc, RejectionsDoc
+from headgate.check.model import Verdict
+from headgate.check.reasons import duration, limit_told
 from headgate.history.api import (
     BinDoc,
     ChildDoc,
+    ClientsSumsDoc,
     MetricMinuteDoc,
     PastDoc,
     ReplayDoc,
@@ -21,10 +25,11 @@ from headgate.history.api import (
 )
 from headgate.history.timeline import MOSTLY
 from headgate.history.unthrottled_api import UnthrottledDoc
-from headgate.present.clients import by_words
+from headgate.present.clients import by_words, throttled_by
+from headgate.present.metrics import FAILING
 from headgate.present.rules import matched_view
 from headgate.present.view import DASH, Block, Cell, Fill, Line, Said, Table, columns, line
-from headgate.present.words import age, some, time_of, times_of, told_share
+from headgate.present.words import age, moment, some, time_of, times_of, told_share
 
 MAX_CHILDREN = 15
 MAX_REPLAY_ROWS = 200
@@ -34,18 +39,13 @@ MORE_CLIENTS = (
 )
 
 
-class ReasonLabel(NamedTuple):
-    letter: str
-    words: str
-
-
-REASONS: Mapping[str, ReasonLabel] = {
-    "metric": ReasonLabel("M", "rejected by metrics"),
-    "held": ReasonLabel("H", "held by a rule"),
-    "dice": ReasonLabel("D", "rejected by a ratio rule"),
-    "paced": ReasonLabel("P", "paced: sent away until their turn"),
-    "budget": ReasonLabel("B", "over a budget"),
-    "other": ReasonLabel("O", "other"),
+REASONS: Mapping[str, str] = {
+    "metric": "rejected by metrics",
+    "held": "held by a rule",
+    "dice": "rejected by a ratio rule",
+    "paced": "paced: sent away until their turn",
+    "budget": "over a budget",
+    "other": "other",
 }
 
 
@@ -96,10 +96,105 @@ def runs_words(runs: RunsDoc, zone: tzinfo | None) -> str:
     return f"Far longer than usual. {told}" if runs.unusual else told
 
 
+class RejectedClient(NamedTuple):
+    """What one metric, rule or budget did to one client."""
+
+    client: str
+    times: int
+    share: float
+    """Of the client's checks."""
+    checks: int
+
+
+def rejected_by(doc: ClientsSumsDoc, name: str) -> list[RejectedClient]:
+    """Clients that `name` rejected, the most first."""
+    found = [
+        RejectedClient(one.client, by.count, by.count / one.sums.checks, one.sums.checks)
+        for one in doc.clients
+        for by in one.sums.by
+        if by.by == name and one.sums.checks
+    ]
+    return sorted(found, key=lambda one: (-one.times, one.client))
+
+
+class RejectionRun(NamedTuple):
+    """Rejections that follow each other and say the same."""
+
+    client: str
+    database: str
+    by: str
+    rule: str
+    """The rule that rejected them; empty: something else did."""
+    first: RejectionDoc
+    last: RejectionDoc
+    times: int
+
+
+def rejection_runs(rejections: Sequence[RejectionDoc]) -> list[RejectionRun]:
+    """Newest first, as they come; alike ones of one client are one row, whatever lies between."""
+    found: dict[tuple[str, str, str, str], RejectionRun] = {}
+    for one in rejections:
+        answer = one.answer
+        by = throttled_by(answer.verdict, _rejected_by(answer))
+        key = (answer.app, answer.database, answer.verdict, by)
+        before = found.get(key)
+        if before is None:
+            rule = answer.rule if answer.verdict in _BY_RULE and answer.rule else ""
+            found[key] = RejectionRun(answer.app, answer.database, by, rule, one, one, 1)
+        else:
+            found[key] = before._replace(first=one, times=before.times + 1)
+    return list(found.values())
+
+
+_BY_RULE = (Verdict.ON_HOLD.value, Verdict.REJECTED_BY_RATIO.value)
+
+
+def _rejected_by(answer: AnswerDoc) -> str:
+    if answer.verdict in _BY_RULE and answer.rule:
+        return f"rule:{answer.rule}"
+    if answer.budget is not None:
+        return f"budget:{answer.budget.budget}"
+    return ", ".join(m.name for m in answer.metrics if m.state in FAILING) or answer.verdict
+
+
+NO_REJECTION = "no check was rejected lately"
+
+
+def rejections_view(found: RejectionsDoc) -> list[Block]:
+    """In full."""
+    if not found.rejections:
+        return [line(Said(NO_REJECTION, "quiet"))]
+    rows: list[list[Cell]] = [
+        [moment(one.at), one.answer.app, one.answer.verdict, one.answer.reason]
+        for one in found.rejections
+    ]
+    return [Table(columns("when", "client", "verdict", "why"), rows)]
+
+
+def hour_words(shares: Sequence[float | None], step_minutes: int, by: str) -> str:
+    """A client's last hour, from the share of its checks that was rejected in each step."""
+    worst = max((share for share in shares if share is not None), default=None)
+    if worst is None:
+        return "no check within the last hour"
+    if not worst:
+        return "last hour: no check was rejected"
+    mostly = sum(share is not None and share >= MOSTLY for share in shares) * step_minutes
+    long = f"mostly throttled for at most {mostly} min; " if mostly else ""
+    most = f", most by {by_words(by)}" if by else ""
+    return f"last hour: {long}{told_share(worst)} of its checks at worst{most}"
+
+
 # --- a timeline ---------------------------------------------------------------------------------
 
 
-def timeline_view(doc: TimelineDoc, zone: tzinfo | None = None) -> list[Block]:
+def timeline_view(
+    doc: TimelineDoc, zone: tzinfo | None = None, *, without: Sequence[UnthrottledDoc] = ()
+) -> list[Block]:
+    """`without`: periods without a throttler, below it."""
+    return [*_timeline(doc, zone), *unthrottled_view(without)]
+
+
+def _timeline(doc: TimelineDoc, zone: tzinfo | None) -> list[Block]:
     when = DASH.join(times_of(doc.since, doc.until, zone))
     if not doc.total.checks:
         return [line(Said(f"{doc.app}: no checks, {when}", "quiet"))]
@@ -126,7 +221,7 @@ def _head(doc: TimelineDoc, when: str) -> Line:
     total = doc.total
     counts = sorted(total.by_reason.items(), key=lambda item: -item[1])
     kinds = ", ".join(
-        f"{told_share(count / total.checks)} {REASONS.get(name, REASONS['other']).words}"
+        f"{told_share(count / total.checks)} {REASONS.get(name, REASONS['other'])}"
         for name, count in counts
         if count
     )
@@ -173,13 +268,13 @@ def unthrottled_view(periods: Sequence[UnthrottledDoc]) -> list[Block]:
     rows = [
         [
             period.client,
-            period.started_at.replace("T", " ").removesuffix("Z")[:19],
+            moment(period.started_at),
             duration(period.duration_s),
             f"{period.pieces:,}",
         ]
         for period in periods
     ]
-    names = columns("client", "without a throttler from (UTC)", *numbers, right=numbers)
+    names = columns("client", "without a throttler from", *numbers, right=numbers)
     return [line(), Table(names, rows)]
 
 
@@ -206,7 +301,9 @@ def _metrics(metrics: Sequence[MetricMinuteDoc]) -> Table:
     for m in metrics:
         values = (m.low, m.mean, m.high, m.threshold)
         breached = Said(told_share(m.breached_share), "bad" if m.breached_share else "")
-        rows.append([m.metric, *(DASH if v is None else f"{v:.4g}" for v in values), breached])
+        rows.append(
+            [m.metric, *(DASH if v is None else limit_told(m.metric, v) for v in values), breached]
+        )
     return Table(columns("metric", *names, right=names), rows)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from headgate.check.answers import AnswerDoc, MetricDoc
 from headgate.check.reasons import duration, quantity
 from headgate.metrics.samples import CAUSE_MEANINGS, Cause
 from headgate.present.view import Said, Tone
+from headgate.present.words import bare_reason
 
 FAILING = ("breached", "unavailable")
 CURRENT = ("healthy", "last_value", "breached", "exempted")
@@ -20,8 +20,6 @@ UNSPOKEN = tuple(
 )
 """Of the shard, not of one metric: no agent rolls up it."""
 MEANINGS: Mapping[str, str] = {cause.value: meaning for cause, meaning in CAUSE_MEANINGS.items()}
-LIMIT_AT = 2 / 3
-"""Where in its bar a metric's threshold is: there is room to show how far beyond it goes."""
 MAX_SENTENCE_CHARS = 160
 _TONES: Mapping[str, Tone] = {
     "healthy": "good",
@@ -72,6 +70,22 @@ def obstacle(doc: MetricDoc) -> str:
     return f"{doc.name} {quantity(doc.value, doc.unit)}, {beyond(doc)}{where}{behind}"
 
 
+def obstacles(failing: Sequence[MetricDoc]) -> str:
+    """Breaches first; what has no value for one and the same reason is one obstacle."""
+    found: dict[object, list[MetricDoc]] = {}
+    for doc in sorted(failing, key=lambda m: m.state != "breached"):
+        key = doc.name if doc.state == "breached" else (doc.cause, doc.detail)
+        found.setdefault(key, []).append(doc)
+    return "; ".join(map(_obstacle, found.values()))
+
+
+def _obstacle(same: Sequence[MetricDoc]) -> str:
+    if len(same) == 1:
+        return obstacle(same[0])
+    words = told(same[0].cause, same[0].detail) or "no cause given"
+    return f"{', '.join(doc.name for doc in same)} have no value ({words})"
+
+
 def beyond(doc: MetricDoc) -> str:
     side = "at or above" if doc.comparison == ">=" else "above"
     return f"{side} {quantity(doc.threshold or 0.0, doc.unit)}"
@@ -79,7 +93,7 @@ def beyond(doc: MetricDoc) -> str:
 
 def rejection_text(answer: AnswerDoc) -> str:
     """The agent's sentence; where servers' messages made it a page, the gist of it."""
-    reason = answer.reason.removeprefix(f"{answer.database}: ")
+    reason = bare_reason(answer)
     gist = "; ".join(_gist(m) for m in answer.metrics if m.state in FAILING)
     if len(reason) > MAX_SENTENCE_CHARS and gist:
         return gist
@@ -96,22 +110,3 @@ def nearest(metrics: Sequence[MetricDoc]) -> MetricDoc | None:
     """The metric that has used most of its threshold."""
     shares = [(m.share, m.metric, m) for m in metrics if m.share is not None]
     return max(shares, key=lambda item: item[:2])[2] if shares else None
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """Of 100; `limit` is where the threshold is."""
-
-    filled: float
-    limit: float
-    share: float
-    bad: bool
-
-
-def bar_of(doc: MetricDoc) -> Bar | None:
-    value, threshold = doc.value, doc.threshold
-    if value is None or threshold is None:
-        return None
-    share = value / threshold if threshold > 0 else (0.0 if value <= 0 else 2.0)
-    filled = min(1.0, max(0.0, share * LIMIT_AT)) * 100
-    return Bar(round(filled, 1), round(LIMIT_AT * 100, 1), share, doc.state == "breached")

@@ -62,7 +62,7 @@ def _head(found: ProxyStatusDoc) -> Iterator[Line]:
     yield line(
         Said(f"{about.name} ", "strong"),
         Said(about.state, _TONES.get(about.state, "strong")),
-        f"  {about.protocol}, process {about.pid}, up {duration(about.uptime_s)}, {about.loop} on "
+        f"  {about.protocol}, process {about.pid}, up {duration(about.uptime_s)}, "
         f"{about.threads} threads",
         Said(", DRY RUN" if about.dry_run else "", "warned"),
     )

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from headgate.check.reasons import duration, share_of
+from headgate.base.units import share_of
+from headgate.check.reasons import duration
 from headgate.present.view import (
     BREAK,
     DASH,
@@ -21,7 +22,7 @@ from headgate.present.view import (
     columns,
     line,
 )
-from headgate.present.words import advice_of, ago, rest_of
+from headgate.present.words import advice_of, ago, moment, rest_of
 from headgate.rules.api import ExplainDoc, MatchDoc, RuleDoc, RulesDoc
 
 WIDE = 80
@@ -212,10 +213,10 @@ def _facts(row: RuleRow) -> Iterator[Block]:
     if doc.reach is not None:
         yield line(f"set for {doc.reach}, revision {doc.n}")
     ends = _left(row) if doc.state == "ended" else f"ends in {row.left}"
-    yield line(f"{ends}, at {doc.expires_at}")
+    yield line(f"{ends}, at {moment(doc.expires_at)}")
     if doc.next_at is not None:
-        yield line(f"next window begins at {doc.next_at}")
-    by = f"set by {doc.created_by} at {doc.created_at}"
+        yield line(f"next window begins at {moment(doc.next_at)}")
+    by = f"set by {doc.created_by} at {moment(doc.created_at)}"
     yield line(f"{by}: {row.why}" if row.why else by)
     if doc.pair is not None:
         yield line(f"set, and lifted, together with {doc.pair}")
@@ -223,13 +224,17 @@ def _facts(row: RuleRow) -> Iterator[Block]:
     yield line(f"applies to: {row.applies_to}")
 
 
+def rule_changed_view(rule: RuleDoc, done: str, **how: Any) -> list[Block]:
+    return changed_view(RulesDoc([rule]), done, **how)
+
+
 def changed_view(
-    rules: Sequence[RuleDoc], done: str, *, dry_run: bool, reached: str = "", past: str = ""
+    found: RulesDoc, done: str, *, dry_run: bool, reached: str = "", past: str = ""
 ) -> list[Block]:
     """`reached`: the agents of the fleet, or who has it in the shard. `past`: what would have
     been otherwise, had it been there."""
     blocks: list[Block] = []
-    for doc in rules:
+    for doc in found.rules:
         tried = Said("  (dry run: nothing was changed)", "quiet")
         word = Said(f"WOULD BE {done}", "warned") if dry_run else Said(done, "good")
         blocks.append(line(word, f"  {doc.id}", *([tried] if dry_run else [])))
@@ -246,15 +251,6 @@ def chance_text(doc: ExplainDoc) -> str:
         return ""
     by = f" (rule {doc.rule})" if doc.rule is not None else ""
     return f"with a chance of {share_of(doc.odds)}{by}"
-
-
-def applied_view(doc: ExplainDoc) -> list[Block]:
-    """Which rules match the client, and what became of each."""
-    told = [f"and then dice: let through to the metrics {chance_text(doc)}"] * (
-        doc.odds is not None and not doc.admitted
-    )
-    told += [doc.fairness] if doc.fairness else []
-    return [*map(line, told if doc.matched else ()), *matched_view(doc.matched)]
 
 
 def matched_view(matched: Sequence[MatchDoc]) -> list[Block]:

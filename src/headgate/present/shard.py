@@ -12,15 +12,14 @@ from dataclasses import dataclass
 from headgate.check.answers import MetricDoc
 from headgate.check.reasons import duration, quantity
 from headgate.present.metrics import (
+    CURRENT,
     FAILING,
-    Bar,
     absence_text,
-    bar_of,
     beyond,
     told,
     value_text,
 )
-from headgate.present.view import Note, Said, Tone
+from headgate.present.view import Note, Said, Step, Tone
 from headgate.present.words import age
 from headgate.shard.api import MemberDoc, ShardDoc
 
@@ -66,25 +65,45 @@ def in_short(doc: ShardDoc, rows: Sequence[MemberRow]) -> str:
 def without(doc: ShardDoc, member: str) -> list[str]:
     """What each metric's worst value would be, were this member skipped."""
     mine = next((m for m in doc.members if m.member == member), None)
-    return [_next_worst(doc, reading) for reading in (mine.readings if mine else ())]
+    others = [m for m in doc.members if m.member != member and m.skip is None]
+    return [_next_worst(others, reading) for reading in (mine.readings if mine else ())]
 
 
-def _next_worst(doc: ShardDoc, reading: MetricDoc) -> str:
-    others = [
+def last_replica(doc: ShardDoc, member: str) -> Note | None:
+    """Where skipping it would reject everybody instead of helping."""
+    counted = [m.member for m in doc.members if m.role == "replica" and m.skip is None]
+    if counted != [member]:
+        return None
+    metrics = sorted({r.metric for m in doc.members if m.member == member for r in m.readings})
+    lag = "lag" if "lag" in metrics or not metrics else metrics[0]
+    return Note(
+        "LAST REPLICA",
+        "warned",
+        f"{member} is the only replica of {doc.shard} that counts. Without it shard/{lag} has no "
+        "value, and every check for the shard is rejected",
+        [
+            Step(
+                "to let work continue by the primary's own metrics instead",
+                f"headgate metrics set {doc.database} {lag} empty=admit --for 30m",
+            )
+        ],
+    )
+
+
+def _next_worst(others: Sequence[MemberDoc], reading: MetricDoc) -> str:
+    rest = [
         (other.value, m.member)
-        for m in doc.members
-        if m.skip is None
+        for m in others
+        if m.role != "primary"
         for other in m.readings
         if other.metric == reading.metric and other.value is not None
     ]
-    mine = [pair for pair in others if pair[0] == reading.value]
-    rest = [pair for pair in others if pair not in mine[:1]]
     now = value_text(reading) or "no value"
     if not rest:
-        return f"{reading.metric}: {now} here; no other member has a value"
+        return f"{reading.metric} is {now} here; no other replica has a value"
     value, name = max(rest)
     worst = quantity(value, reading.unit)
-    return f"{reading.metric}: {now} here; the highest of the others is {worst} ({name})"
+    return f"{reading.metric} is {now} here; the highest of the other replicas is {worst} ({name})"
 
 
 # --- the tree of members ------------------------------------------------------------------------
@@ -99,11 +118,15 @@ class MemberRow:
     word: str
     tone: Tone
     lag: MetricDoc | None
-    bar: Bar | None
     telling: Sequence[tuple[str, Said]]
     """Readings that say how it is: name and value, and what is to be thought of it."""
     notes: Sequence[Said]
     """What is amiss, or worth a word."""
+
+    @property
+    def has_lag(self) -> bool:
+        """Its lag is what it is now; else it is what it last was, or nothing."""
+        return self.lag is not None and self.lag.state in CURRENT
 
 
 def tree(doc: ShardDoc) -> list[MemberRow]:
@@ -120,6 +143,19 @@ def tree(doc: ShardDoc) -> list[MemberRow]:
             yield from rows(member.member, depth + 1)
 
     return list(rows(None, 0))
+
+
+def in_a_line(doc: ShardDoc) -> tuple[Sequence[MemberRow], str]:
+    """Of a few members each; of many the primary and those that are amiss, the rest in words."""
+    rows = tree(doc)
+    named = [row for row in rows if row.member.role == "primary" or row.word != HEALTHY]
+    others = [row for row in rows if row not in named]
+    if len(others) <= MAX_NAMED:
+        return rows, ""
+    lags = [row.lag for row in others if row.lag is not None and row.lag.value is not None]
+    worst = max(lags, key=lambda lag: lag.value or 0.0, default=None)
+    told = "" if worst is None else f", lag up to {value_text(worst)}"
+    return named, f"{len(others)} healthy replicas{told}"
 
 
 def _above(member: MemberDoc, by_name: Mapping[str, MemberDoc]) -> str | None:
@@ -144,7 +180,6 @@ def _row(member: MemberDoc, depth: int, *, is_last: bool) -> MemberRow:
         word=word,
         tone=tone,
         lag=lag,
-        bar=bar_of(lag) if lag else None,
         telling=[_reading(reading, member) for reading in telling(member)],
         notes=list(_notes(member, is_adrift=depth == 0 and member.role == "replica")),
     )
@@ -214,11 +249,11 @@ def _notes(member: MemberDoc, *, is_adrift: bool) -> Iterator[Said]:
     for metric in member.hopeless:
         yield Said(f"skipped for {metric}: {member.asides.get(metric, '')}", "bad")
     yield from _asides(member)
-    if member.activity != "hibernating":
+    if member.activity != "hibernating" and member.reachable:
         for reading in member.readings:
             yield from _about(reading)
     if is_adrift and member.upstream:
-        yield Said(f"replicates from {member.upstream}, which is no member")
+        yield Said(f"replicates from {member.upstream}, where no member is known")
     if member.copy is not None and not member.copy.has_all and member.reachable:
         why = f": {member.copy.fault}" if member.copy.fault else ""
         yield Said(f"has no copy yet of what is set for the shard{why}", "warned")

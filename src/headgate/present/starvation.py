@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
-from headgate.history.api import RoguesDoc, SuspectDoc, starved_says, starved_why
+from headgate.history.api import RoguesDoc, StarvationDoc, SuspectDoc, starved_says, starved_why
 from headgate.history.starvation import LOOK, Starved
 from headgate.present.view import DASH, Block, Line, Note, Said, Step, Table, Tone, columns, line
 from headgate.present.words import told_share
@@ -71,16 +71,16 @@ def _row(doc: Starved) -> StarvedRow:
     )
 
 
-def starvation_view(found: Iterable[Starved]) -> list[Block]:
-    rows = starved_rows(found)
+def starvation_view(found: StarvationDoc) -> list[Block]:
+    rows = starved_rows(found.starved)
     return [row.note for row in rows] or [line(Said(NOBODY_STARVED, "good"))]
 
 
 def remedies(starved: Starved) -> tuple[Remedy, ...]:
-    """The proposed one first; prioritizing the starved client is always one."""
+    """The proposed one first; favoring the starved client is always one."""
     reason = f"starved by {starved.metric}"
     favor = Remedy(
-        f"Prioritize {starved.client}",
+        f"Favor {starved.client}",
         rule_form("favor", starved.client, starved.database, reason=reason),
         f"headgate favor {starved.client} --for {FOR} --reason {shlex.quote(reason)}",
     )
@@ -116,7 +116,7 @@ def client_remedies(app: str, database: str) -> tuple[Remedy, ...]:
     return (
         Remedy("Hold", rule_form("hold", app, database)),
         Remedy("Throttle by ratio", rule_form("ratio", app, database, ratio="0.5")),
-        Remedy("Prioritize", rule_form("favor", app, database)),
+        Remedy("Favor", rule_form("favor", app, database)),
         Remedy("Exempt", rule_form("exempt", app, database)),
     )
 

@@ -17,20 +17,21 @@ from headgate.present.metrics import (
     FAILING,
     MEANINGS,
     UNSPOKEN,
-    Bar,
-    bar_of,
     nearest,
-    obstacle,
+    obstacles,
     state_of,
     told,
 )
 from headgate.present.view import Note, Step, Tone
 
 if TYPE_CHECKING:
+    from headgate.budgets.api import PoliciesDoc
     from headgate.check.answers import MetricDoc
     from headgate.check.api import DatabaseDoc, MetricView, StatusDoc, StoreDoc
     from headgate.fleet.api import FleetFollowingDoc
+    from headgate.history.api import RoguesDoc, StarvationDoc
     from headgate.pacing.api import PaceDoc, SetPointDoc
+    from headgate.rules.api import RulesDoc
 
 
 # --- a database ---------------------------------------------------------------------------------
@@ -69,17 +70,21 @@ def _why(database: DatabaseDoc, failing: Sequence[MetricDoc]) -> str:
     """Without ages, which would change from look to look; those stand in the rows."""
     if not failing or any(m.cause in UNSPOKEN for m in failing):
         return database.reason.removeprefix(f"{database.database}: ")
-    breaches_first = sorted(failing, key=lambda m: m.state != "breached")
-    return "; ".join(obstacle(m) for m in breaches_first)
+    return obstacles(failing)
 
 
 _FIRST = (Cause.NEVER_READ.value, Cause.WARMING_UP.value)
 SELDOM = "idle: few checks, so measured less often"
 
 
+def no_metric(database: str) -> Note:
+    add = Step("add one", f"headgate metrics add {database} lag")
+    return Note("no metric", "warned", "is configured here, so every check is rejected", (add,))
+
+
 def _starting(failing: Sequence[MetricDoc]) -> str:
     names = ", ".join(m.name for m in failing)
-    return f"not yet measured: {names}; checks are rejected until the first values are in"
+    return f"{names} not measured yet; checks are rejected until the first values are in"
 
 
 def _nearest(metrics: Sequence[MetricDoc]) -> str:
@@ -87,7 +92,7 @@ def _nearest(metrics: Sequence[MetricDoc]) -> str:
     if found is None or found.value is None or found.threshold is None:
         return "no metric has a value" if metrics else "no metric applies to it"
     side = f"{quantity(found.value, found.unit)} of {quantity(found.threshold, found.unit)}"
-    return f"nearest to its threshold: {found.name}, {side} ({found.share:.0%})"
+    return f"nearest to its threshold is {found.name}, {side} ({found.share:.0%})"
 
 
 def _steps(database: DatabaseDoc, failing: Sequence[MetricDoc]) -> Iterable[Step]:
@@ -167,7 +172,6 @@ class MetricRow:
     now: MetricDoc
     word: str
     tone: Tone
-    bar: Bar | None
     behind: str
     """Whose value it is, or why there is none."""
     meaning: str
@@ -199,7 +203,6 @@ def _row(database: DatabaseDoc, doc: MetricDoc, view: MetricView | None) -> Metr
         database.database,
         doc,
         *state_of(doc),
-        bar=bar_of(doc) if doc.state in CURRENT else None,
         behind="no checks" if doc.state == "idle" else told(doc.cause, doc.detail),
         meaning=MEANINGS.get(doc.cause or "", ""),
         view=view,
@@ -249,6 +252,15 @@ class Tile:
     why: str = ""
 
 
+def told_tiles(tiles: Sequence[Tile]) -> tuple[list[Tile], str]:
+    """Those with a number, and the rest in one line: `no clients throttled, no rules in force`."""
+    shown = [tile for tile in tiles if tile.count]
+    none = [f"no {tile.label}" for tile in tiles if tile.count == 0]
+    unknown = [f"{tile.label} not known ({tile.why})" for tile in tiles if tile.count is None]
+    quiet = ", ".join([*none, *unknown])
+    return shown, quiet[:1].upper() + quiet[1:]
+
+
 def tiles_now(status: StatusDoc) -> list[Tile]:
     bad = sum(m.state in FAILING for d in status.databases for m in d.metrics)
     throttled = sum(throttled_for(client) is not None for client in status.clients)
@@ -256,3 +268,30 @@ def tiles_now(status: StatusDoc) -> list[Tile]:
         Tile(bad, "metrics unhealthy", "bad" if bad else "", "/#metrics"),
         Tile(throttled, "clients throttled", "warned" if throttled else "", "/clients"),
     ]
+
+
+def rules_in_force(doc: RulesDoc) -> tuple[int, Tone, str]:
+    in_force = [rule for rule in doc.rules if rule.state == "in_force"]
+    suspended = sum(rule.state == "suspended" for rule in doc.rules)
+    why = f"{suspended} suspended" if suspended else ""
+    return len(in_force), "warned" if suspended or doc.rejected else "", why
+
+
+def clients_starved(doc: StarvationDoc) -> tuple[int, Tone, str]:
+    alarming = [one for one in doc.starved if one.alarming]
+    return len(alarming), "bad" if alarming else "", ", ".join(s.client for s in alarming[:3])
+
+
+def rogue_clients(doc: RoguesDoc) -> tuple[int, Tone, str]:
+    why = ", ".join(suspect.application or suspect.user for suspect in doc.suspects[:3])
+    return len(doc.suspects), "warned" if doc.suspects else "", why
+
+
+def budgets_enforcing(doc: PoliciesDoc) -> tuple[int, Tone, str]:
+    budgets = [budget for policy in doc.databases for budget in policy.budgets]
+    enforcing = [budget for budget in budgets if budget.state == "enforcing"]
+    full = [b.name for b in enforcing if (b.fill or 0.0) >= 1.0]
+    faults = [p.database for p in doc.databases if p.read_fault or p.rejection]
+    if faults:
+        return len(enforcing), "bad", f"not in force as set on {', '.join(faults[:3])}"
+    return len(enforcing), "warned" if full else "", f"{len(full)} full" if full else ""

@@ -9,8 +9,9 @@ from datetime import datetime, tzinfo
 import msgspec
 from msgspec.json import encode
 
+from headgate.base.units import share_of
 from headgate.check.answers import AnswerDoc
-from headgate.check.reasons import duration, quantity, share_of
+from headgate.check.reasons import duration, quantity
 from headgate.errors import BadDocument
 from headgate.history.api import STARVED
 from headgate.present.view import DASH, Line, Note, Said, Tone, line
@@ -79,6 +80,11 @@ def time_of(iso: str, zone: tzinfo | None) -> datetime:
         return datetime.fromisoformat(iso).astimezone(zone)
     except ValueError:
         raise BadDocument(iso, "is no time") from None
+
+
+def moment(iso: str, zone: tzinfo | None = None) -> str:
+    """`2026-11-18 07:05:00 CET`"""
+    return f"{time_of(iso, zone):%Y-%m-%d %H:%M:%S %Z}"
 
 
 def times_of(since: str, until: str, zone: tzinfo | None) -> tuple[str, str]:

@@ -23,7 +23,6 @@ class ProxyDoc(msgspec.Struct, frozen=True):
     state: str
     """`starting`, `serving`, `draining` or `handed over`."""
     uptime_s: float
-    loop: str
     threads: int
     dry_run: bool
     listen: Sequence[ListenDoc]

@@ -89,9 +89,7 @@ def run_proxy(settings_path: Path) -> int:
         return 2
     configure_logs(settings.log.value)
     try:
-        # Before there is a loop: where it has to be built, that takes a while.
-        log.info("proxy.loading", detail="the relay is built first, where this host has none yet")
-        relay_library()
+        relay_library()  # Before there is a loop: where it has to be built, that takes a while.
         # What a service manager says is in the environment.
         run_loop(_serve(settings, settings_path, os.environ))  # noqa: TID251
     except InvalidSettings as error:
@@ -183,7 +181,6 @@ class Proxy:
             "proxy.serving",
             listen=[one["address"] for one in self.facts.listen],
             control=self.facts.control,
-            loop=self.facts.loop,
             threads=self.facts.threads,
             memory=self.facts.memory,
         )
@@ -203,7 +200,6 @@ class Proxy:
         await _first_targets(relay, self._clock, taking_over=inheritance is not None)
         relay.start()
         parts.process.begin()
-        self.facts.loop = relay.loop_name
         await self._control.serve(settings, inheritance, self.facts)
         for name, run in (("tend", self._tend), ("reload", self._reload_on_hangup)):
             self._tasks.append(asyncio.create_task(supervised(name, run), name=name))
@@ -466,7 +462,7 @@ class ControlDoor:
 
         def who_changes(request: Request) -> str:
             peer: Peer = request.scope["state"]["peer"]
-            return gatekeeper.who_changes(peer, request.headers.get("authorization"))
+            return gatekeeper.who_changes(peer, request.headers)
 
         bridge = AsgiBridge(cast(Any, ProxyControl(self._operations, who_changes).app()))
         return Handlers(lambda _: None, bridge.serve)

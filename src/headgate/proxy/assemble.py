@@ -13,10 +13,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from headgate.base.advice import Severity
 from headgate.base.ports import Clock, PolicySink
+from headgate.budgets.advice import advise
 from headgate.budgets.ask import Dialect
 from headgate.budgets.compiled import compile_policy
-from headgate.budgets.lint import advise
 from headgate.budgets.native.region import PatternView
 from headgate.budgets.pgext.directory import head_of, health_of
 from headgate.budgets.pgext.meter import RegionMeter
@@ -24,7 +25,6 @@ from headgate.budgets.pgext.publisher import FilePolicySink
 from headgate.budgets.policy import Policy
 from headgate.budgets.readings import BudgetReadings, Published
 from headgate.errors import Fault, InvalidSettings, MeterFailed, PolicyRejected
-from headgate.metrics.lint import Severity
 from headgate.proxy.agents import AgentLink, Agents
 from headgate.proxy.dialling import AgentDialling
 from headgate.proxy.directory import DirectoryWatcher, HealthTold

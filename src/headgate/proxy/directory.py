@@ -104,6 +104,7 @@ class DirectoryWatcher:
 
     def __init__(self, directory: Path, relay: NativeRelay, health_of: HealthOf) -> None:
         self._directory = directory
+        self._paths = {name: os.fspath(directory / name) for name in (POLICY_FILE, HEALTH_FILE)}
         self._relay = relay
         self._health_of = health_of
         self._stamps: dict[str, Stamp | None] = {POLICY_FILE: None, HEALTH_FILE: None}
@@ -148,7 +149,7 @@ class DirectoryWatcher:
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
         while not self._ended.wait(LOOK_S):
-            for name in (POLICY_FILE, HEALTH_FILE):
+            for name in self._paths:
                 found = self._read(name)
                 if found is None:
                     continue
@@ -157,9 +158,9 @@ class DirectoryWatcher:
 
     def _read(self, name: str) -> tuple[Stamp, bytes] | None:
         """None: it is not there, or is what was seen already."""
-        path = self._directory / name
+        path = self._paths[name]
         with suppress(OSError):
-            if _stamp(path.stat(follow_symlinks=False)) == self._stamps[name]:
+            if _stamp(os.lstat(path)) == self._stamps[name]:
                 return None
             with os.fdopen(os.open(path, _FLAGS), "rb") as file:
                 stamp = _stamp(os.fstat(file.fileno()))

@@ -31,7 +31,7 @@ from headgate.base.ports import Clock
 from headgate.check.decide import NOT_COLLECTED, decide, findings
 from headgate.check.health import Health
 from headgate.check.model import Check, Decision, State, Verdict
-from headgate.check.reasons import duration, reason_of, share_of
+from headgate.check.reasons import duration, reason_of
 from headgate.check.snapshot import DatabaseSnapshot
 from headgate.check.snapshot_api import Snapshot
 from headgate.errors import InvalidName
@@ -40,7 +40,7 @@ from headgate.metrics.samples import Instant
 from headgate.pacing.released import graded
 from headgate.proxy.model import Act, GatedStatements, GateMode, GateTerms
 from headgate.proxy.ports import ActCause, ClientCounts, ClientGate, ClientKey, PartState, Relay
-from headgate.rules.matching import EVERYONE, FOREVER, UNRULED, Applied, Rule, RuleBook
+from headgate.rules.matching import EVERYONE, FOREVER, UNRULED, Applied, Rule, RuleBook, throttles
 
 log = structlog.get_logger()
 
@@ -214,12 +214,9 @@ def _rule_part(applied: Applied, terms: GateTerms, basis: GateBasis) -> GatePart
 
 
 def _rule_reason(rule: Rule, wall_s: float) -> str:
-    share = "every statement" if rule.rejects_all else f"{share_of(rule.ratio)} of the statements"
     ends_at = rule.ends_at(wall_s)
     left = "" if ends_at == FOREVER else f" for another {duration(max(0.0, ends_at - wall_s))}"
-    by = f", set by {rule.created_by}" if rule.created_by else ""
-    why = f": {rule.reason}" if rule.reason else ""
-    return f"rule {rule.id} throttles {share} of {rule.target}{left}{by}{why}"
+    return throttles(rule, left)
 
 
 class _Unrejected(RuleBook):
@@ -379,7 +376,7 @@ def _group_key(applied: Applied, gated: bool) -> GroupKey:
     )
 
 
-class _Group:
+class _GateGroup:
     __slots__ = ("applied", "gated", "health_key", "identity", "members", "outcome", "put_at")
 
     def __init__(self, applied: Applied, gated: bool, identity: Identity) -> None:
@@ -428,10 +425,10 @@ class GateGroups:
     def __init__(self) -> None:
         self.clients: dict[int, tuple[ClientKey, Identity]] = {}
         """By their places in the relay's table, which bound their number."""
-        self._groups: dict[GroupKey, _Group] = {}
-        self.group_of: dict[int, _Group] = {}
+        self._groups: dict[GroupKey, _GateGroup] = {}
+        self.group_of: dict[int, _GateGroup] = {}
 
-    def __iter__(self) -> Iterator[_Group]:
+    def __iter__(self) -> Iterator[_GateGroup]:
         return iter(list(self._groups.values()))
 
     def meet(self, client: ClientKey) -> Identity:
@@ -447,11 +444,13 @@ class GateGroups:
         self.clients[client.index] = (client, identity)
         return identity
 
-    def place(self, client: ClientKey, identity: Identity, applied: Applied, gated: bool) -> _Group:
+    def place(
+        self, client: ClientKey, identity: Identity, applied: Applied, gated: bool
+    ) -> _GateGroup:
         key = _group_key(applied, gated)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _Group(applied, gated, identity)
+            group = self._groups[key] = _GateGroup(applied, gated, identity)
         before = self.group_of.get(client.index)
         if before is not None and before is not group:
             before.members.pop(client.index, None)
@@ -520,7 +519,7 @@ class GateJudge:
         rules = self.snapshot.view.rules.rules
         return [*gated, *_acting_first(rules, self._database, self.wall_s)]
 
-    def news_matter(self, groups: Iterable[_Group]) -> bool:
+    def news_matter(self, groups: Iterable[_GateGroup]) -> bool:
         """Readings that change nothing but the words: those are put once a second."""
         self._judged.clear()
         basis = self._basis()
@@ -533,9 +532,9 @@ class GateJudge:
         self._shape, self._shape_at = shape, basis.now.mono_s
         return True
 
-    def judge(self, group: _Group, *, anew: bool = False) -> bool:
-        """Work the gate out; whether it is to be put. `anew`: by health as it is now."""
-        if anew:
+    def judge(self, group: _GateGroup, *, afresh: bool = False) -> bool:
+        """Work the gate out; whether it is to be put. `afresh`: by health as it is now."""
+        if afresh:
             self._judged.clear()
         basis = self._basis()
         found = outcome_of(
@@ -550,7 +549,7 @@ class GateJudge:
         group.outcome = found._replace(gate=before.gate)
         return False
 
-    def _health_part(self, group: _Group, basis: GateBasis) -> GatePart:
+    def _health_part(self, group: _GateGroup, basis: GateBasis) -> GatePart:
         known = self._judged.get(group.health_key)
         if known is None:
             refs = tuple(MetricRef(name) for name in self.terms.metrics)
@@ -639,7 +638,7 @@ class Gates:
             return
         group = self._place(client, identity)
         if group.outcome is None:
-            self._judge.judge(group, anew=True)
+            self._judge.judge(group, afresh=True)
         # As its like have it; what is newer than that comes to all of them by the next refresh.
         self._put(group, [client])
 
@@ -727,7 +726,7 @@ class Gates:
         if changed:
             self._relay.stir()
 
-    async def _look(self, group: _Group) -> bool:
+    async def _look(self, group: _GateGroup) -> bool:
         """Whether anything was put."""
         if not self._judge.judge(group):
             return False
@@ -738,13 +737,13 @@ class Gates:
                 await asyncio.sleep(0)
         return True
 
-    def _place(self, client: ClientKey, identity: Identity) -> _Group:
+    def _place(self, client: ClientKey, identity: Identity) -> _GateGroup:
         judge = self._judge
         return self._groups.place(
             client, identity, judge.applied(identity), judge.is_gated(identity)
         )
 
-    def _put(self, group: _Group, members: Sequence[ClientKey]) -> None:
+    def _put(self, group: _GateGroup, members: Sequence[ClientKey]) -> None:
         assert group.outcome is not None
         gate, began_s = group.outcome.gate, self._now_s()
         for client in members:

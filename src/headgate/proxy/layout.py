@@ -25,10 +25,17 @@ from ctypes import (
 )
 from typing import Any
 
-from headgate.budgets.native.layout import HgHolding, HgSizes, Layout, compared, laid_out
+from headgate.budgets.native.layout import (
+    HgHolding,
+    HgIdentity,
+    HgSizes,
+    Layout,
+    compared,
+    laid_out,
+)
 
 STATE_MAGIC = b"HGRELAYS"
-STATE_FORMAT = 1
+STATE_FORMAT = 2
 MAX_THREADS = 64
 MAX_TARGETS = 64
 MAX_TARGET_TLS = 16
@@ -53,44 +60,15 @@ class HrSettings(Structure):
     _fields_ = [
         ("protocol", c_uint32),
         ("threads", c_uint32),
-        ("loop", c_uint32),
         ("max_sessions", c_uint32),
         ("max_sessions_per_user", c_uint32),
         ("startup_timeout_ms", c_uint32),
         ("connect_timeout_ms", c_uint32),
         ("dry_run", c_uint32),
-        ("max_buffer_bytes", c_uint64),
         ("idle_timeout_ms", c_uint32),
+        ("max_buffer_bytes", c_uint64),
         ("tcp_keepalive_s", c_uint32),
         ("max_logins_per_address", c_uint32),
-        ("reserved", c_uint32),
-    ]
-
-
-class HrSource(Structure):
-    _fields_ = [("kind", c_uint32), ("name_length", c_uint32), ("name", c_char * 64)]
-
-
-class HrTrust(Structure):
-    _fields_ = [
-        ("key", c_char * 66),
-        ("users", c_uint16),
-        ("user", (c_char * 64) * MAX_TRUSTED_USERS),
-        ("by_signature", c_uint8),
-        ("reserved", c_uint8 * 3),
-    ]
-
-
-class HrIdentitySettings(Structure):
-    _fields_ = [
-        ("sources", c_uint32),
-        ("trusts", c_uint32),
-        ("source", HrSource * MAX_SOURCES),
-        ("trust", HrTrust * MAX_TRUSTS),
-        ("priority_tag", c_char * 66),
-        ("default_priority", c_uint8),
-        ("secret_length", c_uint8),
-        ("secret", c_uint8 * MAX_SECRET_BYTES),
     ]
 
 
@@ -289,9 +267,7 @@ class HrSessionView(Structure):
 # In the order of hr_layout (relay/layout.c): sizes, then offsets of fields.
 _SIZES: tuple[type[Structure], ...] = (
     HrSettings,
-    HrSource,
-    HrTrust,
-    HrIdentitySettings,
+    HgIdentity,
     HrTlsSettings,
     HrTarget,
     HrTargets,
@@ -310,11 +286,6 @@ _OFFSETS: tuple[tuple[type[Structure], str], ...] = (
     (HrSettings, "dry_run"),
     (HrSettings, "max_buffer_bytes"),
     (HrSettings, "max_logins_per_address"),
-    (HrTrust, "user"),
-    (HrTrust, "by_signature"),
-    (HrIdentitySettings, "trust"),
-    (HrIdentitySettings, "priority_tag"),
-    (HrIdentitySettings, "secret"),
     (HrTlsSettings, "name"),
     (HrTarget, "address"),
     (HrTarget, "name"),
@@ -381,15 +352,14 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hr_plan_put": (None, [c_void_p, c_uint64, c_double]),
     "hr_open": (
         c_void_p,
-        [POINTER(HrSettings), POINTER(HrIdentitySettings), c_void_p, c_void_p, *_ERROR],
+        [POINTER(HrSettings), POINTER(HgIdentity), c_void_p, c_void_p, *_ERROR],
     ),
     "hr_listen": (c_int, [c_void_p, c_int, c_uint32, POINTER(HrTlsSettings), *_ERROR]),
     "hr_unlisten": (c_bool, [c_void_p, c_int]),
     "hr_listener_tls": (c_char_p, [c_void_p, c_int, POINTER(HrTlsSettings), *_ERROR]),
     "hr_targets_put": (c_char_p, [c_void_p, POINTER(HrTargets), c_uint32, *_ERROR]),
     "hr_start": (c_char_p, [c_void_p]),
-    "hr_loop_name": (c_char_p, [c_void_p]),
-    "hr_identity_put": (c_char_p, [c_void_p, POINTER(HrIdentitySettings)]),
+    "hr_identity_put": (c_char_p, [c_void_p, POINTER(HgIdentity)]),
     "hr_stir": (None, [c_void_p]),
     "hr_drain": (None, [c_void_p, c_bool, c_bool, c_uint32]),
     "hr_stop": (None, [c_void_p]),
@@ -400,7 +370,6 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hr_event_take": (c_bool, [c_void_p, POINTER(HrEvent)]),
     "hr_sessions": (c_uint32, [c_void_p, c_uint64, POINTER(HrSessionView), c_uint32]),
     "hr_session_kill": (c_bool, [c_void_p, c_uint64]),
-    "hr_uring_works": (c_bool, []),
 }
 
 

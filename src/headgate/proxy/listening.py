@@ -10,6 +10,7 @@ from pathlib import Path
 
 import structlog
 
+from headgate.budgets.identity import IdentityTerms
 from headgate.errors import RelayFault
 from headgate.proxy.handover import (
     Inheritance,
@@ -21,7 +22,7 @@ from headgate.proxy.handover import (
     shown_address,
     unlink_own,
 )
-from headgate.proxy.model import IdentityTerms, ListenTerms
+from headgate.proxy.model import ListenTerms
 from headgate.proxy.relay import NativeRelay
 from headgate.proxy.status import ProxyFacts, listen_document
 

@@ -172,6 +172,10 @@ _NO_HEADERS = (
     "OpenSSL's headers are missing: install libssl-dev (Debian, Ubuntu), openssl-devel (Fedora, "
     "RHEL) or openssl-dev (Alpine), and run it again"
 )
+_NO_OPENSSL = (
+    "OpenSSL 3 is missing: install libssl3 (Debian, Ubuntu) or openssl-libs (Fedora, RHEL), or run "
+    "headgate proxy build, for the OpenSSL that this host has"
+)
 RELAY = Recipe(
     name="libheadgate_relay",
     what="the relay of the proxy",
@@ -179,6 +183,7 @@ RELAY = Recipe(
     folders=("relay", "native"),
     beside=Path(__file__).parent / "libheadgate_relay.so",
     misfits=misfits,
+    building="building the relay for this host's OpenSSL (once, about 20 s) …",
     flags=(*FLAGS, "-D_GNU_SOURCE", "-pthread"),
     libraries=("-lssl", "-lcrypto", "-lpthread", "-lm"),
     needs=(
@@ -188,6 +193,8 @@ RELAY = Recipe(
         ("find -lcrypto", _NO_HEADERS),
         ("library -lssl", _NO_HEADERS),
         ("library -lcrypto", _NO_HEADERS),
+        ("libssl.so.3: cannot open", _NO_OPENSSL),
+        ("libcrypto.so.3: cannot open", _NO_OPENSSL),
     ),
 )
 
@@ -199,5 +206,6 @@ def relay_library(checkout: Path = CHECKOUT) -> ctypes.CDLL:
 
 
 def build() -> Path:
-    """For all users of this installation (`headgate proxy build`)."""
+    """For all users of this installation (`headgate proxy build`), with the agent's core."""
+    build_beside()
     return build_beside(recipe=RELAY)

@@ -1,4 +1,4 @@
-"""Prometheus text of a proxy.   One row of SERIES a metric: name, kind, labels, meaning.
+"""Prometheus text of a proxy: each series with its labels, its meaning and its rows.
 
 Labels are bounded; LABELS says of each by what.
 """
@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from headgate.base.prometheus import CONTENT_TYPE, COUNTER, GAUGE, OTHER, Row
+from headgate.base.prometheus import CONTENT_TYPE, OTHER, Row
+from headgate.base.prometheus import Section as AnySection
 from headgate.base.prometheus import Series as AnySeries
 from headgate.budgets.readings import BudgetCounts, ServerHealth
 from headgate.proxy.ports import ClientCounts, ClientKey
@@ -19,6 +20,7 @@ from headgate.proxy.status import CAUSES, ProxyFacts, ProxyReadings, calibration
 # Budgets and their policy, as a proxy's relay counts them.   BudgetReadings ──► rows
 
 Series = AnySeries[[ProxyFacts, ProxyReadings]]
+Section = AnySection[[ProxyFacts, ProxyReadings]]
 Rows = Callable[[ProxyFacts, ProxyReadings], Iterator[Row]]
 MAX_BUDGETS = 200
 
@@ -59,6 +61,61 @@ def _by_limit(of: Callable[[BudgetCounts], Mapping[str, int]]) -> Rows:
     return rows
 
 
+# --- the policy --------------------------------------------------------------------------------
+
+
+BUDGETS = Section()
+BUDGETS.add(
+    "headgate_proxy_budget_admitted_total{budget}",
+    "Statements admitted under a budget.",
+    _budget(lambda one: one.admitted),
+)
+BUDGETS.add(
+    "headgate_proxy_budget_warned_total{budget,limit}",
+    "Statements that ran though a limit was exceeded, or only its warning threshold crossed.",
+    _by_limit(lambda one: one.warned),
+)
+BUDGETS.add(
+    "headgate_proxy_budget_blocked_total{budget,limit}",
+    "Statements blocked by a budget, by which limit.",
+    _by_limit(lambda one: one.blocked),
+)
+BUDGETS.add(
+    "headgate_proxy_budget_delayed_total{budget}",
+    "Statements that waited for a budget.",
+    _budget(lambda one: one.delayed),
+)
+BUDGETS.add(
+    "headgate_proxy_budget_delayed_seconds_total{budget}",
+    "How long they waited, together.",
+    _budget(lambda one: one.delayed_ns / 1e9),
+)
+BUDGETS.add(
+    "headgate_proxy_budget_waiting{budget}",
+    "Sessions delayed now, by a delay or a penalty.",
+    _budget(lambda one: one.sleeping),
+)
+BUDGETS.add(
+    "headgate_proxy_budget_estimated_seconds_total{budget}",
+    "Estimated server time of admitted statements.",
+    _budget(lambda one: one.estimated_ns / 1e9),
+)
+BUDGETS.add(
+    "headgate_proxy_budget_charged_seconds_total{budget}",
+    "Server time charged to a budget.",
+    _budget(lambda one: one.charged_ns / 1e9),
+)
+BUDGETS.add(
+    "headgate_proxy_budget_forgiven_seconds_total{budget}",
+    "Debt in seconds of server time that was written off.",
+    _budget(lambda one: one.forgiven_ns / 1e9),
+)
+
+
+@BUDGETS.rows(
+    "headgate_proxy_budget_fill{budget}",
+    "Debt as a share of the capacity, 0 to 1, of its fullest bucket; missing if unlimited.",
+)
 def _fill(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     labels, fills = _labels(seen), dict[str, float]()
     for bucket in seen.readings.buckets if seen.readings is not None else ():
@@ -69,6 +126,7 @@ def _fill(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
         yield (label,), fill
 
 
+@BUDGETS.rows("headgate_proxy_budget_running{budget}", "Statements that run under it now.")
 def _running(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     labels, running = _labels(seen), Counter[str]()
     for bucket in seen.readings.buckets if seen.readings is not None else ():
@@ -77,27 +135,41 @@ def _running(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
         yield (label,), float(workers)
 
 
-# --- the policy --------------------------------------------------------------------------------
-
-
+@BUDGETS.rows(
+    "headgate_proxy_budget_counters_readable",
+    "1 while the relay's counters of budgets can be read, else 0.",
+)
 def _readable(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (), float(seen.readings is not None)
 
 
+@BUDGETS.rows("headgate_proxy_policy_version", "Version of the policy in force.")
 def _version(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     if seen.readings is not None:
         yield (), float(seen.readings.version)
 
 
+@BUDGETS.rows(
+    "headgate_proxy_policy_rejected",
+    "1 while a newer policy is invalid, and the last good one stays in force.",
+)
 def _policy_rejected(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (), float(bool(seen.policy_rejection))
 
 
+@BUDGETS.rows(
+    "headgate_proxy_policy_off",
+    "1 while the policy is switched off, and no budget applies to any statement.",
+)
 def _off(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     if seen.readings is not None:
         yield (), float(seen.readings.off or not seen.readings.enabled)
 
 
+@BUDGETS.rows(
+    "headgate_proxy_told_health{health}",
+    "1 for the health of the database as the relay knows it, else 0.",
+)
 def _told_health(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     if (readings := seen.readings) is not None:
         is_fresh = seen.wall_ms <= readings.health_until_ms
@@ -106,129 +178,15 @@ def _told_health(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
             yield (one.value,), float(one is believed)
 
 
+@BUDGETS.rows(
+    "headgate_proxy_calibration_error{quantile}",
+    "How far estimates of patterns are off: |estimate - actual| / actual.",
+)
 def _calibration(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     patterns = calibration(seen.readings)
     for name in ("median", "p90"):
         if patterns[f"error_{name}"] is not None:
             yield (name,), float(patterns[f"error_{name}"])
-
-
-_BUDGET, _LIMIT = ("budget",), ("budget", "limit")
-BUDGETS: tuple[Series, ...] = (
-    Series(
-        "headgate_proxy_budget_admitted_total",
-        COUNTER,
-        _BUDGET,
-        "Statements admitted under a budget.",
-        _budget(lambda one: one.admitted),
-    ),
-    Series(
-        "headgate_proxy_budget_warned_total",
-        COUNTER,
-        _LIMIT,
-        "Statements that ran though a limit was exceeded, or only its warning threshold crossed.",
-        _by_limit(lambda one: one.warned),
-    ),
-    Series(
-        "headgate_proxy_budget_blocked_total",
-        COUNTER,
-        _LIMIT,
-        "Statements blocked by a budget, by which limit.",
-        _by_limit(lambda one: one.blocked),
-    ),
-    Series(
-        "headgate_proxy_budget_delayed_total",
-        COUNTER,
-        _BUDGET,
-        "Statements that waited for a budget.",
-        _budget(lambda one: one.delayed),
-    ),
-    Series(
-        "headgate_proxy_budget_delayed_seconds_total",
-        COUNTER,
-        _BUDGET,
-        "How long they waited, together.",
-        _budget(lambda one: one.delayed_ns / 1e9),
-    ),
-    Series(
-        "headgate_proxy_budget_waiting",
-        GAUGE,
-        _BUDGET,
-        "Sessions delayed now, by a delay or a penalty.",
-        _budget(lambda one: one.sleeping),
-    ),
-    Series(
-        "headgate_proxy_budget_estimated_seconds_total",
-        COUNTER,
-        _BUDGET,
-        "Estimated server time of admitted statements.",
-        _budget(lambda one: one.estimated_ns / 1e9),
-    ),
-    Series(
-        "headgate_proxy_budget_charged_seconds_total",
-        COUNTER,
-        _BUDGET,
-        "Server time charged to a budget.",
-        _budget(lambda one: one.charged_ns / 1e9),
-    ),
-    Series(
-        "headgate_proxy_budget_forgiven_seconds_total",
-        COUNTER,
-        _BUDGET,
-        "Debt in seconds of server time that was written off.",
-        _budget(lambda one: one.forgiven_ns / 1e9),
-    ),
-    Series(
-        "headgate_proxy_budget_fill",
-        GAUGE,
-        _BUDGET,
-        "Debt as a share of the capacity, 0 to 1, of its fullest bucket; missing if unlimited.",
-        _fill,
-    ),
-    Series(
-        "headgate_proxy_budget_running",
-        GAUGE,
-        _BUDGET,
-        "Statements that run under it now.",
-        _running,
-    ),
-    Series(
-        "headgate_proxy_budget_counters_readable",
-        GAUGE,
-        (),
-        "1 while the relay's counters of budgets can be read, else 0.",
-        _readable,
-    ),
-    Series("headgate_proxy_policy_version", GAUGE, (), "Version of the policy in force.", _version),
-    Series(
-        "headgate_proxy_policy_rejected",
-        GAUGE,
-        (),
-        "1 while a newer policy is invalid, and the last good one stays in force.",
-        _policy_rejected,
-    ),
-    Series(
-        "headgate_proxy_policy_off",
-        GAUGE,
-        (),
-        "1 while the policy is switched off, and no budget applies to any statement.",
-        _off,
-    ),
-    Series(
-        "headgate_proxy_told_health",
-        GAUGE,
-        ("health",),
-        "1 for the health of the database as the relay knows it, else 0.",
-        _told_health,
-    ),
-    Series(
-        "headgate_proxy_calibration_error",
-        GAUGE,
-        ("quantile",),
-        "How far estimates of patterns are off: |estimate - actual| / actual.",
-        _calibration,
-    ),
-)
 
 
 __all__ = ["LABELS", "MAX_CLIENTS", "OTHER", "SERIES", "Series", "render_metrics", "top_clients"]
@@ -241,7 +199,6 @@ LABELS: dict[str, str] = {
     "that overtakes another leaves `other`, which falls then: leave it out of rates",
     "health": "`healthy`, `unhealthy`, `unknown`",
     "limit": "`concurrency`, `burst`, `capacity`; of warnings also `threshold`",
-    "loop": "`epoll`, `io_uring`",
     "name": "this proxy's `name`",
     "outcome": "a closed list, given with the series",
     "part": "its parts, a closed list, and one for each agent of the settings",
@@ -255,37 +212,11 @@ LABELS: dict[str, str] = {
 }
 
 
-def _build(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
-    yield (facts.version, facts.name, facts.protocol, facts.loop), 1.0
-
-
-def _state(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
-    yield (), float(facts.state == "serving")
-
-
 def _total(name: str) -> Rows:
     def rows(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
         yield (), float(totals(seen.threads).get(name, 0))
 
     return rows
-
-
-def _bytes(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
-    counts = totals(seen.threads)
-    yield ("client",), float(counts.get("client_bytes", 0))
-    yield ("server",), float(counts.get("server_bytes", 0))
-
-
-def _longest_round(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
-    for number, counts in enumerate(seen.threads):
-        yield (str(number),), counts["longest_round_ns"] / 1e9
-
-
-def _failed_sessions(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
-    counts = totals(seen.threads)
-    for why in ("rejected_sessions", "failed_startups", "failed_connects", "out_of_buffers"):
-        yield (why,), float(counts.get(why, 0))
-    yield ("protocol_errors",), float(counts.get("protocol_errors", 0))
 
 
 def top_clients(clients: Sequence[ClientCounts]) -> list[ClientCounts]:
@@ -315,6 +246,132 @@ def _client(value: Callable[[ClientCounts], float]) -> Rows:
     return rows
 
 
+PROXY = Section()
+
+
+@PROXY.rows("headgate_proxy_build_info{version,name,protocol}", "1; says which proxy this is.")
+def _build(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
+    yield (facts.version, facts.name, facts.protocol), 1.0
+
+
+@PROXY.rows("headgate_proxy_serving", "1 while it takes new sessions.")
+def _state(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
+    yield (), float(facts.state == "serving")
+
+
+@PROXY.rows("headgate_proxy_uptime_seconds", "Since this process's start.")
+def _uptime(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
+    yield (), max(0.0, seen.now_s - facts.started_s)
+
+
+@PROXY.rows("headgate_proxy_dry_run", "1 while it only reports what it would block or delay.")
+def _dry_run(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
+    yield (), float(facts.dry_run)
+
+
+@PROXY.rows(
+    "headgate_proxy_settings_rejected",
+    "1 while the settings file on disk is invalid and the last good one stays in force.",
+)
+def _settings_rejected(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
+    yield (), float(bool(facts.settings.fault))
+
+
+@PROXY.rows("headgate_proxy_max_sessions", "How many sessions there may be.")
+def _max_sessions(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
+    yield (), float(facts.max_sessions)
+
+
+PROXY.add("headgate_proxy_sessions", "Sessions now.", _total("sessions"))
+PROXY.add("headgate_proxy_idle_sessions", "Of them, with no statement.", _total("idle_sessions"))
+PROXY.add("headgate_proxy_accepted_total", "Connections taken.", _total("accepted"))
+PROXY.add("headgate_proxy_established_total", "Of them, logged in.", _total("established"))
+
+
+@PROXY.rows(
+    "headgate_proxy_failed_sessions_total{why}", "Sessions that were rejected, or ended by a fault."
+)
+def _failed_sessions(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
+    counts = totals(seen.threads)
+    for why in ("rejected_sessions", "failed_startups", "failed_connects", "out_of_buffers"):
+        yield (why,), float(counts.get(why, 0))
+    yield ("protocol_errors",), float(counts.get("protocol_errors", 0))
+
+
+@PROXY.rows("headgate_proxy_bytes_total{sent_by}", "Bytes relayed.")
+def _bytes(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
+    counts = totals(seen.threads)
+    yield ("client",), float(counts.get("client_bytes", 0))
+    yield ("server",), float(counts.get("server_bytes", 0))
+
+
+PROXY.add(
+    "headgate_proxy_statements_total",
+    "Statements that this process has received.",
+    _total("statements"),
+)
+PROXY.add("headgate_proxy_cancels_total", "Cancel requests.", _total("cancels"))
+PROXY.add(
+    "headgate_proxy_truncated_texts_total",
+    "Statements longer than 1 MiB, matched with every budget that their rest may fall under.",
+    _total("truncated_texts"),
+)
+PROXY.add(
+    "headgate_proxy_untrusted_tags_total", "Tags that were not trusted.", _total("untrusted_tags")
+)
+PROXY.add(
+    "headgate_proxy_unkept_texts_total",
+    "Prepared statements treated as unknown: max_buffer_mb left no room for their text.",
+    _total("unkept_texts"),
+)
+PROXY.add(
+    "headgate_proxy_buffer_bytes",
+    "Memory in buffers and in texts of prepared statements.",
+    _total("buffers_used_bytes"),
+)
+
+
+@PROXY.rows(
+    "headgate_proxy_longest_round_seconds{thread}", "Longest turn of a relay thread's loop."
+)
+def _longest_round(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
+    for number, counts in enumerate(seen.threads):
+        yield (str(number),), counts["longest_round_ns"] / 1e9
+
+
+PROXY.add(
+    "headgate_proxy_lost_events_total",
+    "Events lost because Python was too slow; no statement is affected.",
+    _total("lost_events"),
+)
+PROXY.add(
+    "headgate_proxy_client_statements_total{client}",
+    "Statements that rules, health and budgets were applied to.",
+    _client(lambda one: one.statements),
+)
+PROXY.add(
+    "headgate_proxy_client_admitted_total{client}",
+    "Statements that ran.",
+    _client(lambda one: one.admitted),
+)
+PROXY.add(
+    "headgate_proxy_client_warned_total{client}",
+    "Statements that ran with a warning.",
+    _client(lambda one: one.warned),
+)
+PROXY.add(
+    "headgate_proxy_client_delayed_total{client}",
+    "Statements that waited.",
+    _client(lambda one: one.delayed),
+)
+PROXY.add(
+    "headgate_proxy_client_delayed_seconds_total{client}",
+    "How long they waited.",
+    _client(lambda one: one.delayed_ns / 1e9),
+)
+
+
+@PROXY.rows("headgate_proxy_client_blocked_total{client,by}", "Statements blocked, by what.")
 def _blocked(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     for counts in top_clients(seen.clients):
         for cause in CAUSES:
@@ -322,262 +379,81 @@ def _blocked(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
                 yield (counts.client.identity, cause.name.lower()), float(counts.blocked[cause])
 
 
+PROXY.add(
+    "headgate_proxy_client_passed_in_transaction_total{client}",
+    "Statements inside a transaction that ran, but would have been blocked or delayed outside.",
+    _client(lambda one: one.passed),
+)
+PROXY.add(
+    "headgate_proxy_client_wall_seconds_total{client}",
+    "Time of its statements at the server.",
+    _client(lambda one: one.wall_ns / 1e9),
+)
+PROXY.add(
+    "headgate_proxy_client_errors_total{client}",
+    "Statements that the server ended with an error.",
+    _client(lambda one: one.errors),
+)
+PROXY.add(
+    "headgate_proxy_client_waiting{client}",
+    "Statements held now.",
+    _client(lambda one: one.waiting),
+)
+
+
+@PROXY.rows("headgate_proxy_unidentified_share", "Share of statements whose client has no name.")
 def _unidentified(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     judged = sum(one.statements for one in seen.clients)
     if judged:
         yield (), seen.clients[0].statements / judged
 
 
-def _uptime(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
-    yield (), max(0.0, seen.now_s - facts.started_s)
-
-
-def _max_sessions(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
-    yield (), float(facts.max_sessions)
-
-
-def _dry_run(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
-    yield (), float(facts.dry_run)
-
-
-def _settings_rejected(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
-    yield (), float(bool(facts.settings.fault))
-
-
+@PROXY.rows(
+    "headgate_proxy_clients_beyond_table_total",
+    "Times that a client found no place in the table ([memory] clients), and counts as others.",
+)
 def _beyond_table(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (), float(seen.clients_full)
 
 
+@PROXY.rows(
+    "headgate_proxy_uncounted_statements_total",
+    "Statements that ran uncounted, for there were more at once than [memory] statements.",
+)
 def _uncounted(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield (), float(seen.statements_full)
 
 
+@PROXY.rows("headgate_proxy_part_healthy{part}", "1 while that part works.")
 def _parts(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     for part in seen.parts:
         yield (part.name,), float(part.healthy)
 
 
+@PROXY.rows("headgate_proxy_targets{role}", "Servers that take new sessions.")
 def _targets(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield ("primary",), float(sum(target.primary for target in seen.targets))
     yield ("replica",), float(sum(target.replica for target in seen.targets))
 
 
+@PROXY.rows(
+    "headgate_proxy_release_total{outcome}",
+    "Statements that the control loop released, and times that it made a statement wait.",
+)
 def _released(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     yield ("taken",), float(seen.released[0])
     yield ("limited",), float(seen.released[1])
 
 
+@PROXY.rows(
+    "headgate_proxy_slowlog_lines_total{outcome}", "Lines written to the slow-log, and left out."
+)
 def _slowlog(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
     for outcome, count in seen.slowlog.items():
         yield (outcome,), float(count)
 
 
-_C, _G = COUNTER, GAUGE
-_CLIENT = ("client",)
-SERIES: tuple[Series, ...] = (
-    Series(
-        "headgate_proxy_build_info",
-        _G,
-        ("version", "name", "protocol", "loop"),
-        "1; says which proxy this is.",
-        _build,
-    ),
-    Series("headgate_proxy_serving", _G, (), "1 while it takes new sessions.", _state),
-    Series("headgate_proxy_uptime_seconds", _G, (), "Since this process's start.", _uptime),
-    Series(
-        "headgate_proxy_dry_run",
-        _G,
-        (),
-        "1 while it only reports what it would block or delay.",
-        _dry_run,
-    ),
-    Series(
-        "headgate_proxy_settings_rejected",
-        _G,
-        (),
-        "1 while the settings file on disk is invalid and the last good one stays in force.",
-        _settings_rejected,
-    ),
-    Series("headgate_proxy_max_sessions", _G, (), "How many sessions there may be.", _max_sessions),
-    Series("headgate_proxy_sessions", _G, (), "Sessions now.", _total("sessions")),
-    Series(
-        "headgate_proxy_idle_sessions",
-        _G,
-        (),
-        "Of them, with no statement.",
-        _total("idle_sessions"),
-    ),
-    Series("headgate_proxy_accepted_total", _C, (), "Connections taken.", _total("accepted")),
-    Series(
-        "headgate_proxy_established_total", _C, (), "Of them, logged in.", _total("established")
-    ),
-    Series(
-        "headgate_proxy_failed_sessions_total",
-        _C,
-        ("why",),
-        "Sessions that were rejected, or ended by a fault.",
-        _failed_sessions,
-    ),
-    Series("headgate_proxy_bytes_total", _C, ("sent_by",), "Bytes relayed.", _bytes),
-    Series(
-        "headgate_proxy_statements_total",
-        _C,
-        (),
-        "Statements that this process has received.",
-        _total("statements"),
-    ),
-    Series("headgate_proxy_cancels_total", _C, (), "Cancel requests.", _total("cancels")),
-    Series(
-        "headgate_proxy_truncated_texts_total",
-        _C,
-        (),
-        "Statements longer than 1 MiB, matched with every budget that their rest may fall under.",
-        _total("truncated_texts"),
-    ),
-    Series(
-        "headgate_proxy_untrusted_tags_total",
-        _C,
-        (),
-        "Tags that were not trusted.",
-        _total("untrusted_tags"),
-    ),
-    Series(
-        "headgate_proxy_unkept_texts_total",
-        _C,
-        (),
-        "Prepared statements treated as unknown: max_buffer_mb left no room for their text.",
-        _total("unkept_texts"),
-    ),
-    Series(
-        "headgate_proxy_buffer_bytes",
-        _G,
-        (),
-        "Memory in buffers and in texts of prepared statements.",
-        _total("buffers_used_bytes"),
-    ),
-    Series(
-        "headgate_proxy_longest_round_seconds",
-        _G,
-        ("thread",),
-        "Longest turn of a relay thread's loop.",
-        _longest_round,
-    ),
-    Series(
-        "headgate_proxy_lost_events_total",
-        _C,
-        (),
-        "Events lost because Python was too slow; no statement is affected.",
-        _total("lost_events"),
-    ),
-    Series(
-        "headgate_proxy_client_statements_total",
-        _C,
-        _CLIENT,
-        "Statements that rules, health and budgets were applied to.",
-        _client(lambda one: one.statements),
-    ),
-    Series(
-        "headgate_proxy_client_admitted_total",
-        _C,
-        _CLIENT,
-        "Statements that ran.",
-        _client(lambda one: one.admitted),
-    ),
-    Series(
-        "headgate_proxy_client_warned_total",
-        _C,
-        _CLIENT,
-        "Statements that ran with a warning.",
-        _client(lambda one: one.warned),
-    ),
-    Series(
-        "headgate_proxy_client_delayed_total",
-        _C,
-        _CLIENT,
-        "Statements that waited.",
-        _client(lambda one: one.delayed),
-    ),
-    Series(
-        "headgate_proxy_client_delayed_seconds_total",
-        _C,
-        _CLIENT,
-        "How long they waited.",
-        _client(lambda one: one.delayed_ns / 1e9),
-    ),
-    Series(
-        "headgate_proxy_client_blocked_total",
-        _C,
-        ("client", "by"),
-        "Statements blocked, by what.",
-        _blocked,
-    ),
-    Series(
-        "headgate_proxy_client_passed_in_transaction_total",
-        _C,
-        _CLIENT,
-        "Statements inside a transaction that ran, but would have been blocked or delayed outside.",
-        _client(lambda one: one.passed),
-    ),
-    Series(
-        "headgate_proxy_client_wall_seconds_total",
-        _C,
-        _CLIENT,
-        "Time of its statements at the server.",
-        _client(lambda one: one.wall_ns / 1e9),
-    ),
-    Series(
-        "headgate_proxy_client_errors_total",
-        _C,
-        _CLIENT,
-        "Statements that the server ended with an error.",
-        _client(lambda one: one.errors),
-    ),
-    Series(
-        "headgate_proxy_client_waiting",
-        _G,
-        _CLIENT,
-        "Statements held now.",
-        _client(lambda one: one.waiting),
-    ),
-    Series(
-        "headgate_proxy_unidentified_share",
-        _G,
-        (),
-        "Share of statements whose client has no name.",
-        _unidentified,
-    ),
-    Series(
-        "headgate_proxy_clients_beyond_table_total",
-        _C,
-        (),
-        "Times that a client found no place in the table ([memory] clients), and counts as others.",
-        _beyond_table,
-    ),
-    Series(
-        "headgate_proxy_uncounted_statements_total",
-        _C,
-        (),
-        "Statements that ran uncounted, for there were more at once than [memory] statements.",
-        _uncounted,
-    ),
-    *BUDGETS,
-    Series("headgate_proxy_part_healthy", _G, ("part",), "1 while that part works.", _parts),
-    Series("headgate_proxy_targets", _G, ("role",), "Servers that take new sessions.", _targets),
-    Series(
-        "headgate_proxy_release_total",
-        _C,
-        ("outcome",),
-        "Statements that the control loop released, and times that it made a statement wait.",
-        _released,
-    ),
-    Series(
-        "headgate_proxy_slowlog_lines_total",
-        _C,
-        ("outcome",),
-        "Lines written to the slow-log, and left out.",
-        _slowlog,
-    ),
-)
+SERIES: Sequence[Series] = (*PROXY, *BUDGETS)
 
 
 def render_metrics(facts: ProxyFacts, seen: ProxyReadings) -> tuple[bytes, str]:

@@ -5,7 +5,7 @@ settings/proxy ──reads──► GateTerms, ReleaseTerms, … ──► proxy
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Annotated
@@ -20,14 +20,11 @@ from headgate.base.declared import (
     share,
     size,
     text,
-    unknown,
     whole,
 )
 from headgate.base.names import parse_identity
 
-MAX_SOURCES = 16
 MAX_BANDS = 16
-MAX_TRUSTED_USERS = 8
 DEFAULT_THREADS = 4
 
 
@@ -83,7 +80,7 @@ def _bands(value: object) -> tuple[Band, ...]:
     bands = []
     for raw in value:
         band, faults = read_struct(raw, Band, place="band")
-        if band is None:
+        if faults or band is None:
             raise ValueError("; ".join(f"{f.place.partition('.')[2]} {f.message}" for f in faults))
         bands.append(band)
     if [band.at for band in bands] != sorted({band.at for band in bands}):
@@ -293,12 +290,6 @@ class Protocol(Enum):
     MYSQL = "mysql"
 
 
-class Loop(Enum):
-    AUTO = "auto"
-    EPOLL = "epoll"
-    URING = "io_uring"
-
-
 class ListenTls(Enum):
     OFF = "off"
     ALLOW = "allow"
@@ -324,100 +315,6 @@ class ListenTerms:
         if self.host.startswith("/"):
             return self.host
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-class SourceKind(Enum):
-    """Where the name of a client may come from. In the order of HR_FROM_*, from 1 on."""
-
-    TAG = "tag"
-    ATTRIBUTE = "attribute"
-    APPLICATION = "application_name"
-    VARIABLE = "variable"
-    USER = "user"
-    DATABASE = "database"
-    PATTERN = "pattern"
-
-
-@dataclass(frozen=True, slots=True)
-class IdentitySource:
-    kind: SourceKind
-    name: str = ""
-    """Of the tag, attribute or variable."""
-
-    @property
-    def shown(self) -> str:
-        return f"{self.kind.value}:{self.name}" if self.name else self.kind.value
-
-
-def _users(value: object) -> tuple[str, ...]:
-    found = names(MAX_TRUSTED_USERS)(value)
-    for user in found:
-        if not 1 <= len(user.encode()) <= 63:
-            raise ValueError(f"names {user!r}, must have 1–63 bytes")
-    return found
-
-
-@dataclass(frozen=True, slots=True)
-class TagTrust:
-    """A tag that counts only from these users, or if it is signed."""
-
-    tag: Annotated[str, Key("Key of the tag; `*`: every tag.", text(65))]
-    users: Annotated[tuple[str, ...], Key("Database users whose tag counts.", _users)] = ()
-    signed: Annotated[
-        bool, Key("true: it counts from every user, if headgate_sig has a valid signature.")
-    ] = False
-
-    def faults(self) -> Iterator[tuple[str, str]]:
-        if not self.tag:
-            yield "tag", "is missing"
-
-
-def _sources(value: object) -> tuple[IdentitySource, ...]:
-    return tuple(_source(entry) for entry in names(MAX_SOURCES)(value))
-
-
-def _source(raw: str) -> IdentitySource:
-    kind_text, _, name = raw.partition(":")
-    try:
-        kind = SourceKind(kind_text)
-    except ValueError:
-        raise ValueError(
-            f"names {raw!r}: {unknown(kind_text, [k.value for k in SourceKind])}"
-        ) from None
-    named = kind in (SourceKind.TAG, SourceKind.ATTRIBUTE, SourceKind.VARIABLE)
-    if named is not bool(name) or len(name.encode()) > 63:
-        how = f"{kind.value}:NAME with a name of at most 63 bytes" if named else kind.value
-        raise ValueError(f"names {raw!r}, must be {how}")
-    return IdentitySource(kind, name)
-
-
-@dataclass(frozen=True, slots=True)
-class IdentityTerms:
-    sources: Annotated[
-        tuple[IdentitySource, ...],
-        Key(
-            "Where a client's name comes from; the first source that has one: `tag:KEY`, "
-            "`attribute:NAME`, `variable:NAME`, `application_name`, `user`, `database`, `pattern`.",
-            _sources,
-            "tag:headgate_client, application_name, user",
-            name="order",
-        ),
-    ] = (
-        IdentitySource(SourceKind.TAG, "headgate_client"),
-        IdentitySource(SourceKind.APPLICATION),
-        IdentitySource(SourceKind.USER),
-    )
-    trusts: tuple[TagTrust, ...] = ()
-    priority_tag: Annotated[
-        str,
-        Key(
-            "Tag whose value, 0–100, is a statement's priority. The health gate never delays or "
-            "blocks priority 0. Empty: no such tag.",
-            text(65),
-        ),
-    ] = ""
-    default_priority: Annotated[int, Key("Priority without that tag.", whole(0, 100))] = 100
-    secret: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -476,9 +373,6 @@ class RelayTerms:
             whole(0, 64),
         ),
     ] = 0
-    loop: Annotated[
-        Loop, Key("`io_uring`, `epoll`, or `auto`: io_uring if the kernel allows it.")
-    ] = Loop.AUTO
     max_sessions: Annotated[
         int,
         Key("Sessions at once; more are rejected (53300, 1040).", whole(1, 1_000_000)),

@@ -240,7 +240,7 @@ class Plans:
     # --- state -----------------------------------------------------------------------------
 
     def state(self) -> PartState:
-        errors = [pattern.error for pattern in self._patterns() if pattern.calls > 1]
+        errors = [one.known.error for one in self._patterns() if one.known.calls > 1]
         off = median(errors) if errors else None
         away = "; ".join(f"{name}: {one.why}" for name, one in list(self._away.items())[:3])
         told = f"{len(self._known)} patterns explained, {len(self._failing)} that cannot be"

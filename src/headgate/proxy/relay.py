@@ -16,13 +16,14 @@ from collections.abc import Callable, Sequence
 from ctypes import byref, create_string_buffer, sizeof
 from typing import Any, NamedTuple
 
+from headgate.budgets.identity import IdentityTerms, identity_bytes
+from headgate.budgets.native.layout import HgIdentity
 from headgate.errors import RelayFault
 from headgate.proxy.layout import (
     EVENT_CLIENT,
     GATE_EXEMPT,
     GATE_PACED,
     GATE_WRITES_ONLY,
-    MAX_SECRET_BYTES,
     MAX_TARGET_TLS,
     MAX_TARGETS,
     REASON_BYTES,
@@ -32,26 +33,20 @@ from headgate.proxy.layout import (
     HrClient,
     HrEvent,
     HrGate,
-    HrIdentitySettings,
     HrSessionView,
     HrSettings,
-    HrSource,
     HrTargets,
     HrTlsSettings,
-    HrTrust,
 )
 from headgate.proxy.memory import SharedMemory, relay_library
 from headgate.proxy.model import (
     PLAIN,
     Act,
-    IdentityTerms,
     ListenTerms,
     ListenTls,
-    Loop,
     Protocol,
     RelayTerms,
     SessionRoute,
-    SourceKind,
     TlsTerms,
 )
 from headgate.proxy.ports import (
@@ -70,11 +65,9 @@ from headgate.proxy.ports import (
 
 ACTS = {act: number for number, act in enumerate(Act)}
 _ROUTES = {SessionRoute.READ_WRITE: 0, SessionRoute.READ_ONLY: 1}
-_LOOPS = {Loop.AUTO: 0, Loop.EPOLL: 1, Loop.URING: 2}
 _PROTOCOLS = {Protocol.POSTGRES: 0, Protocol.MYSQL: 1}
 _LISTEN_TLS = {ListenTls.OFF: 0, ListenTls.ALLOW: 1, ListenTls.REQUIRE: 2}
 TARGET_TLS = {"off": 0, "prefer": 1, "require": 2, "verify-ca": 3, "verify-full": 4}
-_FROM = {kind: number for number, kind in enumerate(SourceKind, start=1)}
 _NAMES = {UNIDENTIFIED: "unidentified", OTHERS: "others"}
 _KEY = struct.Struct("=Q")
 _MOVING_KEY = 2**64 - 1
@@ -133,14 +126,13 @@ class NativeRelay:
         self.clients = ClientTable(memory)
         self.targets = Targets()
         """The last ones that were taken."""
-        self.loop_name = ""
         """Once it has started."""
         self._event = HrEvent()
         self._stopped = False
         error = create_string_buffer(_ERROR_BYTES)
         self._relay = self._library.hr_open(
             byref(_settings(terms)),
-            byref(identity_words(identity)),
+            byref(_identity(identity)),
             memory.region_address,
             memory.state_address,
             error,
@@ -179,10 +171,9 @@ class NativeRelay:
     def start(self) -> None:
         if fault := self._library.hr_start(self._relay):
             raise RelayFault(f"the relay cannot start: {_text(fault)}")
-        self.loop_name = _text(self._library.hr_loop_name(self._relay) or b"")
 
     def put_identity(self, identity: IdentityTerms) -> None:
-        fault = self._library.hr_identity_put(self._relay, byref(identity_words(identity)))
+        fault = self._library.hr_identity_put(self._relay, byref(_identity(identity)))
         if fault:
             raise RelayFault(f"identity: {_text(fault)}")
 
@@ -377,7 +368,6 @@ def _settings(terms: RelayTerms) -> HrSettings:
     return HrSettings(
         protocol=_PROTOCOLS[terms.protocol],
         threads=terms.threads,
-        loop=_LOOPS[terms.loop],
         max_sessions=terms.max_sessions,
         max_sessions_per_user=terms.max_sessions_per_user,
         startup_timeout_ms=_ms(terms.startup_timeout_s),
@@ -390,26 +380,8 @@ def _settings(terms: RelayTerms) -> HrSettings:
     )
 
 
-def identity_words(identity: IdentityTerms) -> HrIdentitySettings:
-    words = HrIdentitySettings(
-        sources=len(identity.sources),
-        trusts=len(identity.trusts),
-        priority_tag=identity.priority_tag.encode(),
-        default_priority=identity.default_priority,
-        secret_length=len(identity.secret),
-    )
-    for index, source in enumerate(identity.sources):
-        name = source.name.encode()
-        words.source[index] = HrSource(_FROM[source.kind], len(name), name)
-    for index, trust in enumerate(identity.trusts):
-        word = HrTrust(key=trust.tag.encode(), users=len(trust.users))
-        word.by_signature = int(trust.signed)
-        for place, user in enumerate(trust.users):
-            word.user[place].value = user.encode()
-        words.trust[index] = word
-    assert len(identity.secret) <= MAX_SECRET_BYTES
-    ctypes.memmove(words.secret, identity.secret, len(identity.secret))
-    return words
+def _identity(terms: IdentityTerms) -> HgIdentity:
+    return HgIdentity.from_buffer_copy(identity_bytes(terms))
 
 
 def listen_tls_words(terms: ListenTerms) -> HrTlsSettings:

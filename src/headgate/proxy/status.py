@@ -44,7 +44,6 @@ class ProxyFacts:
     pid: int
     started_s: float
     """Monotonic."""
-    loop: str = ""
     threads: int = 0
     dry_run: bool = False
     max_sessions: int = 0
@@ -131,7 +130,6 @@ def _about(facts: ProxyFacts, seen: ProxyReadings) -> dict[str, Any]:
         "pid": facts.pid,
         "state": facts.state,
         "uptime_s": round(seen.now_s - facts.started_s, 1),
-        "loop": facts.loop,
         "threads": facts.threads,
         "dry_run": facts.dry_run,
         "listen": facts.listen,
@@ -257,6 +255,7 @@ def _pattern(pattern: PatternReading) -> dict[str, Any]:
         "pattern": f"{pattern.query_id & (2**64 - 1):016x}",
         "calls": pattern.calls,
         "mean_s": pattern.cpu_mean_ns / 1e9,
+        "p90_s": pattern.cpu_p90_ns / 1e9,
         "error": pattern.error,
     }
 

@@ -8,7 +8,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from headgate.base.declared import iso
 from headgate.base.names import Identity
+from headgate.base.units import share_of
 from headgate.changes.exchange_api import CopiesDoc
 from headgate.changes.reach import Reach
 from headgate.check.answers import AnswerDoc, answer_doc
@@ -24,9 +26,8 @@ from headgate.check.reasons import (
     quantity,
     says,
     shadowed_by,
-    share_of,
 )
-from headgate.fleet.api import ReachedDoc, iso
+from headgate.fleet.api import ReachedDoc
 from headgate.metrics.model import Comparison
 from headgate.pacing.api import PaceDoc
 from headgate.rules.matching import FOREVER, Kind, Rule, RuleBook
@@ -68,9 +69,9 @@ class RuleDoc(msgspec.Struct, frozen=True):
     expires_at: str
     left_s: float
     state: str
-    """`in_force`, `waiting` for its next window, `suspended`, or `ended`."""
+    """`in_force`, `waiting` for its start or its next window, `suspended`, or `ended`."""
     next_at: str | None
-    """With `waiting`: when that window begins."""
+    """With `waiting`: when that is."""
     suspended: str | None
     """Why."""
     lifted_by: str | None
@@ -93,6 +94,8 @@ class RuleDoc(msgspec.Struct, frozen=True):
     """With a change for a shard without a shared store: which of its agents have it."""
     ticket: str = ""
     """Link to a ticket or an incident."""
+    starts_at: str = ""
+    """When it starts, as it was set; empty: at once."""
 
     @property
     def loud(self) -> bool:
@@ -177,6 +180,7 @@ def rule_doc(
         "ceiling": rule.ceiling if is_exempt else None,
         "database": rule.database or None,
         "schedule": spec.schedule.written() if spec.schedule else None,
+        "starts_at": "" if spec.starts_at is None else iso(spec.starts_at),
         "created_at": iso(rule.created_at),
         "expires_at": iso(rule.expires_at),
         "left_s": 0.0 if state == "ended" else max(0.0, rule.expires_at - wall_s),

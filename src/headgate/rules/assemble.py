@@ -9,7 +9,6 @@ from headgate.base.assemble import AgentContext
 from headgate.changes.assemble import OwnLog
 from headgate.changes.model import ChangeKind
 from headgate.check.checker import Checker
-from headgate.rules.matching import RuleBook
 from headgate.rules.service import RuleKeeper
 from headgate.rules.settings import KnownMetrics, RuleLimits
 
@@ -26,13 +25,10 @@ def assemble(
     agent = context.agent
     limits = RuleLimits(agent.rule_default_s, agent.rule_max_s, max_ratio=agent.rule_max_ratio)
 
-    def apply(book: RuleBook) -> None:
-        checker.rules = book
-
     keeper = RuleKeeper(
         context.store,
         context.clock,
-        apply,
+        checker.follow,
         known_metrics,
         limits=limits,
         time=context.time,

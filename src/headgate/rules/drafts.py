@@ -13,8 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from secrets import token_hex
+from types import MappingProxyType
 from typing import Any
 
+from headgate.base.advice import Advice, Severity
+from headgate.base.declared import iso
 from headgate.base.names import parse_metric
 from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.reach import EVERYWHERE, HERE, Reach
@@ -28,13 +31,13 @@ from headgate.changes.state import (
     name_of,
     stands,
 )
-from headgate.changes.time import STEP_S, iso
+from headgate.changes.time import STEP_S
 from headgate.errors import Conflict, Fault, InvalidSettings
-from headgate.metrics.lint import Advice, Severity
 from headgate.metrics.samples import Instant
 from headgate.rules.matching import EVERYONE, NO_RULES, Kind, Rule, RuleBook, Window
 from headgate.rules.schedules import check_zone, windows_ahead
 from headgate.rules.settings import (
+    FAVOR_RATIO,
     FIXED,
     LOCK_OUT,
     PAIRED,
@@ -101,9 +104,11 @@ class RuleEntry:
         by_mono = now.wall_s + self.ends_mono_s - now.mono_s
         if by_mono < rule.expires_at - STEP_S:
             rule = replace(rule, expires_at=by_mono)
-        if schedule is not None:
-            rule = replace(rule, windows=windows_ahead(schedule, now.wall_s))
-        return rule
+        windows = None if schedule is None else windows_ahead(schedule, now.wall_s)
+        if (start := self.spec.starts_at) is not None:
+            given = ((start, rule.expires_at),) if windows is None else windows
+            windows = tuple((max(begin, start), end) for begin, end in given if end > start)
+        return rule if windows is None else replace(rule, windows=windows)
 
 
 def value_of(spec: RuleSpec) -> Mapping[str, Any]:
@@ -118,6 +123,8 @@ def value_of(spec: RuleSpec) -> Mapping[str, Any]:
     }
     if spec.ruled_at is not None:
         value["ruled_at"] = spec.ruled_at
+    if spec.starts_at is not None:
+        value["starts_at"] = iso(spec.starts_at)
     if spec.charged:
         value["charged"] = dict(spec.charged)
     texts = {"pair": spec.pair, "suspended": spec.suspended, "lifted_by": spec.lifted_by}
@@ -152,7 +159,7 @@ class RuleDrafts:
     """None: made up."""
 
     def put(
-        self, held: LogState, raw: Mapping[str, Any], reach: Reach, asked: ChangeAuthor
+        self, held: LogState, asked: ChangeAuthor, *, raw: Mapping[str, Any], reach: Reach
     ) -> Draft:
         spec = self.parsed(raw, self.free_id(held), asked, reach)
         told = _checked_vacancy(held, spec, reach, asked)
@@ -162,13 +169,18 @@ class RuleDrafts:
     def favor(
         self,
         held: LogState,
-        targets: tuple[str, str, float],
-        more: Mapping[str, Any],
-        reach: Reach,
         asked: ChangeAuthor,
+        *,
+        target: str,
+        over: str = EVERYONE,
+        ratio: float = FAVOR_RATIO,
+        more: Mapping[str, Any] = MappingProxyType({}),
+        reach: Reach,
     ) -> Draft:
-        """`targets`: which client, over which others, and the share of their checks to reject."""
-        target, over, ratio = targets
+        """Prioritize the target by throttling all others: two rules, set and lifted together.
+
+        `more`: for, expires_at, schedule, database, reason; both rules have them.
+        """
         favored, reduced = favor_targets(target, over)
         reason = f"{target} is favored over {over}"
         shared = {"kind": Kind.RATIO.value, "reason": reason, **more}
@@ -182,11 +194,13 @@ class RuleDrafts:
     def patch(
         self,
         held: LogState,
+        asked: ChangeAuthor,
+        *,
         rule_id: str,
         raw: Mapping[str, Any],
-        asked: ChangeAuthor,
-        expect: int | None,
+        expect: int | None = None,
     ) -> Draft:
+        """Some of it; `expect`: only if it is of that revision. A new end is of its pair, too."""
         item = changeable(held, rule_id, asked.wall_s, expect)
         _check_patch(raw)
         specs = [(self.patched(rule_spec(item), raw, asked, item.reach), item.reach)]
@@ -197,8 +211,11 @@ class RuleDrafts:
         action = "rule.extended" if raw.keys() <= set(PAIRED) else "rule.changed"
         return self._drafted(held, action, specs, asked)
 
-    def lift(self, held: LogState, rule_id: str, asked: ChangeAuthor, expect: int | None) -> Draft:
-        """Also what has ended by this agent's clock: another's may be behind, or right."""
+    def lift(
+        self, held: LogState, asked: ChangeAuthor, *, rule_id: str, expect: int | None = None
+    ) -> Draft:
+        """End it now, and the one that was set together with it. Also what has ended by this
+        agent's clock: another's may be behind, or right."""
         item = _known(held, rule_id, expect)
         if is_taken_out(item):
             by = (item.value or {}).get("lifted_by", item.set_by)
@@ -247,7 +264,7 @@ class RuleDrafts:
     ) -> RuleSpec:
         """Change some settings. Without a new end, it gets no more time."""
         rule = spec.rule
-        merged = {**written(rule, spec.schedule), **raw}
+        merged = {**written(rule, spec.schedule), "starts_at": spec.starts_at, **raw}
         new_end = any(raw.get(key) is not None for key in PAIRED)
         if not new_end:
             merged |= {"for": None, "expires_at": rule.expires_at}
@@ -554,7 +571,7 @@ def _is_same(item: Change, spec: RuleSpec, reach: Reach) -> bool:
 
 
 def _over(item: Change) -> Advice:
-    message = "had ended by this agent's clock; agents whose clock is behind see it as lifted"
+    message = "ended by this agent's clock; agents with a clock behind it see it as lifted"
     return Advice(Severity.WARNING, "over", f"rule {item.id}", message)
 
 

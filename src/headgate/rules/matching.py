@@ -7,7 +7,7 @@ one on a single token, and `all` comes last. Among equals the stricter wins. Thr
 metric by metric; sets of metrics that are equally specific are united, which is the stricter
 reading of both. A rule with an end needs no sweeper: the reader compares.
 
-Rules on one target are compared with each other once, for all of its clients (_Group): a
+Rules on one target are compared with each other once, for all of its clients (_TargetRules): a
 new name costs a look-up per level, however many rules there are.
 """
 
@@ -18,10 +18,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
+from headgate.base.declared import Key, link
 from headgate.base.names import Identity
 from headgate.base.overlay import Overlay
+from headgate.base.units import share_of
 
 EVERYONE = "all"
 FOREVER = float("inf")
@@ -107,8 +109,7 @@ class Rule:
     created_at: float = 0.0
     created_by: str = ""
     reason: str = ""
-    ticket: str = ""
-    """Link to where more is said."""
+    ticket: Annotated[str, Key("Link to a ticket or an incident.", link())] = ""
     revision: int = 0
 
     @property
@@ -207,8 +208,8 @@ class RuleBook:
     """
 
     __slots__ = (
-        "_by_token", "_common", "_groups", "_known", "_resolved", "_rules",
-        "is_empty", "revision", "suspended"
+        "_alike", "_by_token", "_common", "_for_everyone", "_groups", "_known", "_no_new",
+        "_no_old", "_resolved", "_rules", "is_empty", "revision", "suspended"
     )  # fmt: skip
 
     def __init__(
@@ -234,7 +235,11 @@ class RuleBook:
         self._groups = draft.groups.copy()
         self._by_token = draft.by_token.copy()
         self._common = draft.common.copy()
+        self._for_everyone = self._groups.get(EVERYONE)
+        self._no_old, self._no_new = self._by_token.strangers()
         self._resolved: dict[tuple[str, str], Applied] = {}
+        self._alike: dict[tuple[object, ...], Applied] = {}
+        """(database, targets that match a client) → what they come to: for all such clients."""
         self._rules: tuple[Rule, ...] | None = None
 
     @property
@@ -266,7 +271,12 @@ class RuleBook:
             return known
         if len(self._resolved) >= MAX_RESOLVED:
             self._resolved.clear()
-        found = self._resolved[key] = self._resolve(identity, database, wall_s)
+        tokens = identity.tokens
+        if self._for_everyone is None and self._no_old(tokens) and self._no_new(tokens):
+            found = UNRULED
+        else:
+            found = self._resolve(identity, database, wall_s)
+        self._resolved[key] = found
         return found
 
     def matching(self, identity: Identity, database: str) -> list[tuple[int, Rule]]:
@@ -290,22 +300,37 @@ class RuleBook:
             if frozenset(group.tokens) == tokens:
                 yield from group.lasting()
 
-    def _groups_of(self, identity: Identity) -> list[tuple[int, _Group]]:
-        text, tokens = identity.text, frozenset(identity.tokens)
+    def _groups_of(self, identity: Identity) -> list[tuple[int, _TargetRules]]:
         found = []
-        for token in tokens:
-            for target in self._by_token.get(token, ()):
-                group = self._groups[target]
-                if tokens.issuperset(group.tokens):
-                    found.append((WHOLE if target == text else len(group.tokens), group))
-        if (everyone := self._groups.get(EVERYONE)) is not None:
-            found.append((0, everyone))
+        if not (self._no_old(identity.tokens) and self._no_new(identity.tokens)):
+            text, tokens = identity.text, frozenset(identity.tokens)
+            for token in tokens:
+                for target in self._by_token.get(token, ()):
+                    group = self._groups[target]
+                    if tokens.issuperset(group.tokens):
+                        found.append((WHOLE if target == text else len(group.tokens), group))
+        if self._for_everyone is not None:
+            found.append((0, self._for_everyone))
         return found
 
     def _resolve(self, identity: Identity, database: str, wall_s: float) -> Applied:
+        groups = self._groups_of(identity)
+        if not groups:
+            return UNRULED
+        key = (database, *((specific, group.target) for specific, group in groups))
+        known = self._alike.get(key)
+        if known is not None and known.since <= wall_s < known.until:
+            return known
+        if len(self._alike) >= MAX_RESOLVED:
+            self._alike.clear()
+        found = self._alike[key] = self._weighed(groups, database, wall_s)
+        return found
+
+    def _weighed(
+        self, groups: Sequence[tuple[int, _TargetRules]], database: str, wall_s: float
+    ) -> Applied:
         spans = [
-            (specific, group.span(database, wall_s, self.suspended))
-            for specific, group in self._groups_of(identity)
+            (specific, group.span(database, wall_s, self.suspended)) for specific, group in groups
         ]
         spans = [item for item in spans if item[1] is not _NOTHING]
         if not spans:
@@ -327,7 +352,7 @@ class RuleBookDraft:
         self._wall_s = wall_s
         self._own: set[str] = set()
         self.known = Overlay[str, Rule]()
-        self.groups = Overlay[str, _Group]()
+        self.groups = Overlay[str, _TargetRules]()
         self.by_token = Overlay[str, tuple[str, ...]]()
         """Token → targets that are found by it."""
         self.common = Overlay[str, int]()
@@ -380,14 +405,14 @@ class RuleBookDraft:
         book._take(self, revision)
         return book
 
-    def _group(self, target: str) -> _Group:
+    def _group(self, target: str) -> _TargetRules:
         if target not in self._own:
             self._own.add(target)
             known = self.groups.get(target)
-            self.groups[target] = _Group(target) if known is None else known.copy()
+            self.groups[target] = _TargetRules(target) if known is None else known.copy()
         return self.groups[target]
 
-    def _file(self, group: _Group) -> None:
+    def _file(self, group: _TargetRules) -> None:
         if group.target == EVERYONE:
             return
         # Several tokens: found by any one of them, and then compared. By the rarest: thousands
@@ -434,7 +459,7 @@ _NONE: dict[str, Rule] = {}
 """Of most groups, none has ended."""
 
 
-class _Group:
+class _TargetRules:
     """The rules on one target, weighed against each other. Never edited once a book has it."""
 
     __slots__ = ("_ended", "_ranked", "_spans", "target", "tokens")
@@ -448,8 +473,8 @@ class _Group:
         self._spans: dict[str, _Span] | None = None
         """By database; None: not computed yet."""
 
-    def copy(self) -> _Group:
-        copy = _Group(self.target)
+    def copy(self) -> _TargetRules:
+        copy = _TargetRules(self.target)
         copy._ranked, copy._ended = list(self._ranked), dict(self._ended) or _NONE
         return copy
 
@@ -550,6 +575,19 @@ def _precedence(item: tuple[int, Rule]) -> tuple[int, int, float, str]:
 
 def _ranked(rule: Rule) -> _Ranked:
     return 0 if rule.kind is not _EXEMPT else 1, -_strictness(rule), rule.id, rule
+
+
+def strictest_first(rules: Iterable[Rule]) -> list[Rule]:
+    """Those that are equally specific, in the order in which one decides before another."""
+    return sorted(rules, key=lambda rule: _ranked(rule)[:3])
+
+
+def throttles(rule: Rule, left: str = "") -> str:
+    """What a rule by ratio or a hold does to statements, for its client. `left`: how long yet."""
+    share = "every statement" if rule.rejects_all else f"{share_of(rule.ratio)} of the statements"
+    by = f", set by {rule.created_by}" if rule.created_by else ""
+    why = f": {rule.reason}" if rule.reason else ""
+    return f"rule {rule.id} throttles {share} of {rule.target}{left}{by}{why}"
 
 
 def _strictness(rule: Rule) -> float:

@@ -240,7 +240,7 @@ class ChangeNotes:
         self._fault = ""
         return any(rules.unkept for rules in self._rules)
 
-    async def keep_rest(self, rule_id: str, action: str, who: str = "") -> None:
+    async def keep_suspension(self, rule_id: str, action: str, who: str = "") -> None:
         """Note that it is suspended, or not any more; it is in force already. Raises on failure."""
         wall_s, rules = self._clock.now().wall_s, self._of(rule_id)
         rules.unkept[rule_id] = wall_s

@@ -8,20 +8,21 @@ import asyncio
 from collections.abc import Awaitable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from starlette.responses import Response
 
+from headgate.base.advice import Advice, Severity
 from headgate.base.declared import Reader, Setting, read_table, settings_schema, table, text
 from headgate.base.names import Identity
 from headgate.changes.book import ChangeBook, NoSuchItem
-from headgate.changes.exchange import Exchange
 from headgate.changes.exchange_api import CopiesDoc, copies_doc
+from headgate.changes.logs import NO_LOGS, REACH, ChangeLogs
 from headgate.changes.model import Change, ChangeKind, Edit
 from headgate.changes.own import OwnBook
-from headgate.changes.reach import EVERYWHERE, HERE, Level, Reach, parse_reach
+from headgate.changes.reach import EVERYWHERE, HERE, Reach, parse_reach
 from headgate.changes.state import ChangeMade, ends_at
 from headgate.check.questions import about
 from headgate.check.views import Views
@@ -35,10 +36,8 @@ from headgate.errors import (
     StoreUnavailable,
 )
 from headgate.fleet.api import ReachedDoc, reached_doc
-from headgate.fleet.routes import NO_FLEET
-from headgate.http.documents import UnderWay, etag, json_response
+from headgate.http.documents import etag, json_response
 from headgate.http.routes import REACH_PATTERN, Call, Caller, DryRun, Plain, Route, SettingsBody
-from headgate.metrics.lint import Advice, Severity
 from headgate.metrics.samples import Instant
 from headgate.rules.api import RuleDoc, RulesDoc, matched_clients, rule_doc
 from headgate.rules.drafts import RuleEntry, RuleOrigin
@@ -56,7 +55,7 @@ from headgate.rules.settings import (
     rule_schema,
 )
 
-REST_SETTINGS = table((Setting("reason", "Why it is suspended at this agent.", text()),))
+SUSPENSION_SETTINGS = table((Setting("reason", "Why it is suspended at this agent.", text()),))
 RULES_AT_A_TIME = 200
 MAX_REJECTED_TOLD = 50
 
@@ -75,16 +74,12 @@ class Ruling:
         self,
         views: Views,
         rules: RuleKeeper | None,
-        own: OwnBook | None = None,
-        fleet: ChangeBook | None = None,
-        exchange: Exchange | None = None,
+        logs: ChangeLogs = NO_LOGS,
     ) -> None:
         self._views = views
         self._given = rules
-        self._given_own = own
-        self._fleet = fleet
-        self._exchange = exchange
-        self._under_way = UnderWay()
+        self._logs = logs
+        self._fleet = logs.fleet
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -142,14 +137,14 @@ class Ruling:
 
     async def add_rule(self, call: _Change) -> Response:
         who, dry_run, body = call.who, call.query.dry_run, _settings(call.body)
-        reach = await _reach_of(self._exchange, reach_in(body, "rule"), body)
+        reach = await self._logs.reach(reach_in(body, "rule"), body.get("database"))
         body.pop(REACH, None)
         book, rule_id = self._book(reach), body.get("id")
-        if book is self._given_own and isinstance(rule_id, str) and rule_id in self._rules.book:
+        if book is self._logs.own and isinstance(rule_id, str) and rule_id in self._rules.book:
             origin = self._rules.entry(rule_id).origin
             if origin.reach != HERE:
                 raise Conflict(f"rule {rule_id} already exists: it {_of_the_fleet(origin)}")
-        put = book.put_rule(body, reach=reach, who=who, dry_run=dry_run)
+        put = book.make(partial(book.rules.put, raw=body, reach=reach), who, dry_run=dry_run)
         return _one(self._changed(await self._made(book, put)), created=not dry_run)
 
     async def favor(self, call: _Change) -> Response:
@@ -161,76 +156,69 @@ class Ruling:
         own = {*OF_A_KIND, "over", REACH}
         shared = {key: value for key, value in body.items() if key not in own}
         said = {"over": values["over"], "ratio": values["ratio"], "more": shared}
-        said |= {"who": call.who, "dry_run": dry_run}
-        target, reach = (
-            values["target"] or "",
-            await _reach_of(self._exchange, reach_in(body, "favor"), body),
-        )
+        reach = await self._logs.reach(reach_in(body, "favor"), body.get("database"))
         book = self._book(reach)
-        ruled = await self._made(book, book.favor(target, reach=reach, **said))
+        draft = partial(book.rules.favor, target=values["target"] or "", reach=reach, **said)
+        ruled = await self._made(book, book.make(draft, call.who, dry_run=dry_run))
         return self._many(ruled, status=200 if dry_run else 201)
 
     async def change_rule(self, call: _Change) -> Response:
-        rule_id, said = call.place("rule"), call.change
+        rule_id, kw = call.place("rule"), call.change
         book, name = self._book_of(rule_id)
+        draft = partial(book.rules.patch, rule_id=name, raw=call.body, expect=kw.pop("expect"))
         try:
-            ruled = await self._made(book, book.patch_rule(name, call.body, **said), rule_id)
+            ruled = await self._made(book, book.make(draft, **kw), rule_id)
         except NoSuchItem:
             raise _nowhere(rule_id) from None
         return _one(self._changed(ruled))
 
     async def lift_rule(self, call: Call[DryRun, None]) -> Response:
         """Answers with what was lifted: both, where two were set together. One that is in force
-        here and cannot be lifted from here can still be had rest here."""
-        rule_id, said = call.place("rule"), call.change
+        here and cannot be lifted from here can still be suspended here."""
+        rule_id, kw = call.place("rule"), call.change
         book, name = self._book_of(rule_id)
+        draft = partial(book.rules.lift, rule_id=name, expect=kw.pop("expect"))
         is_in_force = rule_id in self._rules.book or bool(self._rules.parts_of(rule_id))
         is_shared = book is self._fleet and is_in_force
-        rest = REST_HERE.format(item_of(rule_id))
+        suspend = SUSPEND_HERE.format(item_of(rule_id))
         try:
-            ruled = await self._made(book, book.lift_rule(name, **said))
+            ruled = await self._made(book, book.make(draft, **kw))
         except NoSuchItem:
             if is_shared:
-                raise InvalidRequest(_LOST.format(rule_id, rest), status=409) from None
+                raise InvalidRequest(_LOST.format(rule_id, suspend), status=409) from None
             raise _nowhere(rule_id) from None
         except InvalidRequest as error:
             if error.status != 409:
                 raise
-            raise InvalidRequest(f"{error}; {rest}", status=409) from None
+            raise InvalidRequest(f"{error}; {suspend}", status=409) from None
         except (OutcomeUnknown, StoreRejected):
             raise
         except StoreUnavailable as error:
             if not is_shared:
                 raise
-            raise StoreUnavailable(f"{error}; {rest}") from error
+            raise StoreUnavailable(f"{error}; {suspend}") from error
         return self._many(ruled)
 
-    async def rest_rule(self, call: _Change) -> Response:
+    async def suspend_rule(self, call: _Change) -> Response:
         """One of the fleet's or of a shard, at this agent alone: for when nobody can lift it."""
-        values, faults = read_table(call.body, REST_SETTINGS, place="rest")
+        values, faults = read_table(call.body, SUSPENSION_SETTINGS, place="suspend")
         if faults:
             raise InvalidSettings(faults)
         reason, dry_run = values["reason"] or "", call.query.dry_run
-        rested = self._rules.rests.put(call.place("rule"), reason, who=call.who, dry_run=dry_run)
-        return self._many(RulesChanged(await self._under_way.finish(rested)))
+        suspended = self._rules.suspensions.put(
+            call.place("rule"), reason, who=call.who, dry_run=dry_run
+        )
+        return self._many(RulesChanged(await suspended))
 
-    async def wake_rule(self, call: Call[DryRun, None]) -> Response:
+    async def resume_rule(self, call: Call[DryRun, None]) -> Response:
         dry_run = call.query.dry_run
-        woken = self._rules.rests.end(call.place("rule"), who=call.who, dry_run=dry_run)
-        return self._many(RulesChanged(await self._under_way.finish(woken)))
+        resumed = self._rules.suspensions.end(call.place("rule"), who=call.who, dry_run=dry_run)
+        return self._many(RulesChanged(await resumed))
 
     # --- steps -----------------------------------------------------------------------------
 
     def _book(self, reach: Reach) -> ChangeBook:
-        """Of the log that a change with that reach goes to: this agent's own, or the fleet's."""
-        is_own = reach == HERE
-        if self._fleet is None and self._exchange is not None and reach.level is Level.SHARD:
-            is_own = self._exchange.lead.has_shard(reach.pattern)
-        if is_own:
-            return self._own
-        if self._fleet is None:
-            raise InvalidRequest(NO_FLEET, status=409, field=REACH)
-        return self._fleet
+        return self._own if reach == HERE else self._logs.book(reach)
 
     def _book_of(self, rule_id: str) -> tuple[ChangeBook, str]:
         """The book of a rule that is there, and what that calls it."""
@@ -250,7 +238,7 @@ class Ruling:
         self, book: ChangeBook, making: Awaitable[ChangeMade], rule_id: str = ""
     ) -> RulesChanged:
         """`rule_id`: of the one that was to be changed, for a change that changes nothing."""
-        done = await self._under_way.finish(making)
+        done = await making
         now, items, is_own = self._views.parts.clock.now(), items_of(done), book is not self._fleet
         # In force by now, where it is this agent's alone; what was only tried is not. One that
         # reaches further may be in force here as several, or not at all.
@@ -317,20 +305,9 @@ class Ruling:
 
     @property
     def _own(self) -> OwnBook:
-        if self._given_own is None:
+        if self._logs.own is None:
             raise InvalidRequest("this agent has no rules", status=404)
-        return self._given_own
-
-
-async def _reach_of(
-    exchange: Exchange | None, given: Reach | None, body: Mapping[str, Any]
-) -> Reach:
-    """An agent that leads a shard sets it for the shard by default (changes/exchange.py)."""
-    is_beyond = given is not None and given.level not in (Level.SHARD, Level.HOST)
-    if exchange is None or is_beyond:
-        return given or HERE
-    named = body.get("database")
-    return await exchange.lead.reach(given, [named] if isinstance(named, str) else ())
+        return self._logs.own
 
 
 def _clients(views: Views) -> list[tuple[Identity, str]]:
@@ -395,14 +372,15 @@ RULING_ROUTES = (
         about="A rule of a pair is lifted together with the other one.",
     ),
     Route(
-        "PUT", f"{_RULE}/rest", "rest_rule", "Suspend a rule of the fleet at this agent", RulesDoc,
+        "PUT", f"{_RULE}/suspension", "suspend_rule",
+        "Suspend a rule of the fleet at this agent", RulesDoc,
         role=Caller.OPERATOR, query=DryRun,
-        body=SettingsBody(lambda: settings_schema(REST_SETTINGS)),
+        body=SettingsBody(lambda: settings_schema(SUSPENSION_SETTINGS)),
         rejects="a rule of this agent's own", sends={"reason": "etcd is unavailable"},
         about="At this agent alone, while it cannot be lifted.",
     ),
     Route(
-        "DELETE", f"{_RULE}/rest", "wake_rule", "End that suspension", RulesDoc,
+        "DELETE", f"{_RULE}/suspension", "resume_rule", "End that suspension", RulesDoc,
         role=Caller.OPERATOR, query=DryRun, rejects="a rule that is not suspended here",
     ),
 )  # fmt: skip
@@ -429,7 +407,6 @@ def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in body.items() if value is not None}
 
 
-REACH = "reach"
 MAX_TARGET_CHARS = 200
 REACH_SETTINGS = table(
     (
@@ -447,7 +424,7 @@ NOT_HERE = (
 )
 
 
-REST_HERE = "to suspend it at this agent alone: `headgate rule rest {} --reason …`"
+SUSPEND_HERE = "to suspend it at this agent alone: `headgate rule suspend {} --reason …`"
 _LOST = (
     "rule {0} is in force here, but the fleet's store has lost it: `headgate changes restore "
     "--fleet` restores it, and then it can be lifted for all; {1}"

@@ -21,6 +21,7 @@ from typing import NamedTuple, TypeVar
 
 import structlog
 
+from headgate.base.advice import Advice, Severity
 from headgate.base.ports import ChangeLog, Clock
 from headgate.changes.inforce import ChangeMemory
 from headgate.changes.model import (
@@ -33,7 +34,6 @@ from headgate.changes.reach import HERE, Place, Reach
 from headgate.changes.state import counted_from, ends_at
 from headgate.changes.time import STEP_S, ChangeTime, TimeMark
 from headgate.errors import Conflict, Fault, HeadgateError, InvalidSettings, StoreUnavailable
-from headgate.metrics.lint import Advice, Severity
 from headgate.metrics.samples import Instant
 from headgate.rules.drafts import NEVER, RuleAdvisor, RuleEntry, RuleOrigin
 from headgate.rules.matching import NO_LIMITS, NO_RULES, Kind, Rule, RuleBook, RuleBookDraft
@@ -56,7 +56,7 @@ MAX_FORGOTTEN_AT_ONCE = 100
 
 Forget = Callable[[Sequence[str]], Awaitable[None]]
 """Removes rules that ended a day ago from the agent's own log."""
-RESTED, RESUMED = "rule.rested", "rule.resumed"
+SUSPENDED, RESUMED = "rule.suspended", "rule.resumed"
 MAX_REASON_CHARS = 500
 SPLIT = "@"
 """Between the id of an item and the database where it is in force; no id has it."""
@@ -96,7 +96,7 @@ class RuleKeeper:
         self._notes = ChangeNotes(store, clock, [log.notes for log in logs], self.time)
         self._advisor = RuleAdvisor()
         self._lock = asyncio.Lock()
-        self.rests = RuleRests(clock, self._rules, self._notes, self._lock)
+        self.suspensions = RuleSuspensions(clock, self._rules, self._notes, self._lock)
 
     # --- looking ---------------------------------------------------------------------------
 
@@ -211,12 +211,12 @@ class RuleKeeper:
 
     async def suspend(self, rule_id: str, why: str) -> bool:
         """Suspend an exemption at once; noted if the store can be written."""
-        return await self._rest(rule_id, why, "rule.suspended")
+        return await self._suspend(rule_id, why, SUSPENDED)
 
     async def resume(self, rule_id: str) -> bool:
-        return await self._rest(rule_id, "", "rule.resumed")
+        return await self._suspend(rule_id, "", RESUMED)
 
-    async def _rest(self, rule_id: str, why: str, action: str) -> bool:
+    async def _suspend(self, rule_id: str, why: str, action: str) -> bool:
         async with self._lock:
             entry = self._rules.known(rule_id)
             if entry is None or entry.spec.rule.kind is not Kind.EXEMPT or self._rules.ended(entry):
@@ -227,7 +227,7 @@ class RuleKeeper:
             self._rules.put([entry])  # Before it is noted: it protects.
             log.warning(action, rule=rule_id, why=why)
             try:
-                await self._notes.keep_rest(entry.id, action)
+                await self._notes.keep_suspension(entry.id, action)
             except (StoreUnavailable, Conflict) as error:
                 log.error("rule.rests_unkept", rule=entry.id, detail=str(error))
             return True
@@ -285,10 +285,10 @@ class RuleKeeper:
                 more = await self._notes.keep()
 
 
-class RuleRests:
-    """Has a rule of others rest at this agent, for the time when the fleet's store cannot be
-    reached, or has lost it, or nobody leads the shard: then nobody can lift it, and it would stop
-    work here until its own end. It is this agent's alone, and kept in its own store."""
+class RuleSuspensions:
+    """Suspends a rule of others at this agent, while the fleet's store cannot be reached, or
+    has lost it, or nobody leads the shard: then nobody can lift it, and it would stop work here
+    until its own end. It is this agent's alone, and kept in its own store."""
 
     def __init__(
         self, clock: Clock, rules: RulesInForce, notes: ChangeNotes, lock: asyncio.Lock
@@ -328,7 +328,7 @@ class RuleRests:
             return entries
         # In force before it is stored: if that fails, it holds until a restart, and is reported.
         self._rules.put(entries)
-        action = RESTED if why else RESUMED
+        action = SUSPENDED if why else RESUMED
         log.warning(action, rule=rule_id, who=who, why=why)
         return [await self._kept(entry, action, who) for entry in entries]
 
@@ -349,7 +349,7 @@ class RuleRests:
 
     async def _kept(self, entry: RuleEntry, action: str, who: str) -> RuleEntry:
         try:
-            await self._notes.keep_rest(entry.id, action, who)
+            await self._notes.keep_suspension(entry.id, action, who)
         except (StoreUnavailable, Conflict) as error:
             log.error("rule.rests_unkept", rule=entry.id, detail=str(error))
             message = f"holds until a restart: this agent's own store did not take it ({error})"
@@ -844,7 +844,9 @@ class RulesInForce:
         if entry.origin.reach == HERE:
             return rule
         if entry.spec.suspended and rule.kind is not Kind.EXEMPT:
-            return replace(rule, windows=NEVER)  # An operator has it rest here (RuleRests).
+            return replace(
+                rule, windows=NEVER
+            )  # An operator has suspended it here (RuleSuspensions).
         if rule.kind is not Kind.METRICS:
             return rule
         known = self._known_metrics(rule.database)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+from headgate.base.advice import Advice, Severity
 from headgate.base.declared import (
     Setting,
     Table,
@@ -30,6 +31,7 @@ from headgate.base.declared import (
     settings_schema,
     share,
     table,
+    table_of,
     unknown,
 )
 from headgate.base.declared import text as any_text
@@ -37,7 +39,6 @@ from headgate.base.names import MAX_IDENTITY_CHARS, parse_database, parse_identi
 from headgate.base.units import SECONDS_PATTERN, SHARE_PATTERN, Amount, amount_text
 from headgate.errors import Fault, InvalidName, InvalidSettings
 from headgate.metrics.builtins import BUILTINS
-from headgate.metrics.lint import Advice, Severity
 from headgate.metrics.settings import limit_of, stored_limit
 from headgate.rules.matching import (
     DEFAULT_CEILING,
@@ -117,6 +118,8 @@ class RuleSpec:
     """The same as set_at in the rules' own time, which never goes back (changes/time.py)."""
     charged: Mapping[str, float] = field(default_factory=lambda: NO_LIMITS)
     """Of an exemption: for how many seconds it has starved each client; `database client` → s."""
+    starts_at: float | None = None
+    """Wall-clock seconds; None: at once."""
 
     @property
     def id(self) -> str:
@@ -245,7 +248,6 @@ def limit_text(metric: str, limit: float) -> float | str:
     return amount_text(limit, BUILTINS[metric].unit) if metric in BUILTINS else limit
 
 
-_LINK = r"https?://[!-~]+"
 _ONE_LINE = r"^[^\x00-\x1f\x7f-\x9f]*$"
 
 
@@ -254,14 +256,6 @@ def _reason(value: object) -> str:
     given = any_text(MAX_REASON_CHARS)(value).strip()
     if not given.isprintable():
         raise ValueError("has a line break or another control character; write one line")
-    return given
-
-
-@reads({"type": "string", "maxLength": MAX_REASON_CHARS, "pattern": f"^({_LINK})?$"})
-def _ticket(value: object) -> str:
-    given = any_text(MAX_REASON_CHARS)(value).strip()
-    if given and not re.fullmatch(_LINK, given):
-        raise ValueError(f"is {given!r}, must be a link: https://…")
     return given
 
 
@@ -322,7 +316,7 @@ RULE_SETTINGS = table(
             one_of(Justification),
         ),
         Setting("reason", "Why. Required with `hold` and `exempt`.", _reason, default=""),
-        Setting("ticket", "Link to a ticket or an incident.", _ticket, default=""),
+        *table_of(Rule).values(),  # What needs no words here: its reader says it all.
         Setting(
             "ceiling",
             "With `exempt`: the rule is suspended above this many times a threshold.",
@@ -338,6 +332,10 @@ RULE_SETTINGS = table(
             shown_default="`rule_default_s`: 1h",
         ),
         Setting("expires_at", "Instead of `for`: when it ends (RFC 3339).", parse_date_time),
+        Setting(
+            "starts_at", "When it starts (RFC 3339); `for` counts from then.", parse_date_time,
+            shown_default="at once",
+        ),
         Setting(
             "schedule",
             "Recurring window, `days`, `from`, `to`, `zone`: `mon-fri 07:00-09:30 Europe/Berlin`.",
@@ -413,7 +411,8 @@ def parse_rule(
         raise InvalidSettings(faults)
     expires_at = _expires_at(values, wall_s, limits)
     rule = _rule(values, values["id"] or rule_id, expires_at)
-    return RuleSpec(replace(rule, created_at=wall_s, created_by=author), schedule, wall_s)
+    rule = replace(rule, created_at=wall_s, created_by=author)
+    return RuleSpec(rule, schedule, wall_s, starts_at=values["starts_at"])
 
 
 RULE_FIELDS = frozenset(one.name for one in fields(Rule))
@@ -614,7 +613,8 @@ def _expiry_faults(
 def _expires_at(values: Mapping[str, Any], wall_s: float, limits: RuleLimits) -> float:
     if values["expires_at"] is not None:
         return float(values["expires_at"])
-    return wall_s + float(values["for"] or limits.default_for_s)
+    start_s = max(wall_s, values["starts_at"] or 0.0)
+    return start_s + float(values["for"] or limits.default_for_s)
 
 
 _TEXTS = tuple(key for key, row in RULE_SETTINGS.items() if row.default == "")
@@ -695,6 +695,7 @@ def parse_kept(rule_id: str, value: object, revision: int) -> RuleSpec:
         values["lifted_by"],
         values["ruled_at"],
         values["charged"],
+        values["starts_at"],
     )
 
 

@@ -16,11 +16,14 @@ from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlsplit
 
+from headgate.base.advice import Advice, Severity
+from headgate.base.declared import table_of
 from headgate.base.names import parse_database, parse_metric
+from headgate.budgets.identity import TagTrust
 from headgate.errors import Fault, InvalidName, InvalidSettings
-from headgate.metrics.lint import Advice, Severity, lint_metric
+from headgate.metrics.advice import lint_metric
 from headgate.metrics.model import Engine, MetricSpec
-from headgate.metrics.settings import parse_metric_settings
+from headgate.metrics.settings import METRIC_SETTINGS, parse_metric_settings
 from headgate.settings.document import (
     Document,
     from_environment,
@@ -29,6 +32,7 @@ from headgate.settings.document import (
     toml_tables,
 )
 from headgate.settings.fleet import FleetSettings, PatroniSettings
+from headgate.settings.identity import IdentitySection, read_server_identity
 from headgate.settings.readers import has_password, is_exposed, is_loopback, is_open
 from headgate.settings.sections import (
     AgentSettings,
@@ -54,6 +58,8 @@ STRUCTS: Mapping[str, type] = MappingProxyType(
         "[databases.NAME]": DatabaseSettings,
         "[databases.NAME.peers.MEMBER]": PeerSettings,
         "[databases.NAME.traffic]": TrafficSettings,
+        "[databases.NAME.traffic.identity]": IdentitySection,
+        "[[databases.NAME.traffic.identity.trust]]": TagTrust,
         "[peers]": PeersSettings,
         "[fleet]": FleetSettings,
         "[patroni]": PatroniSettings,
@@ -65,6 +71,7 @@ STRUCTS: Mapping[str, type] = MappingProxyType(
     }
 )
 """By heading, for the reference page."""
+METRICS = "[databases.NAME.metrics.METRIC]"
 SECTIONS = frozenset(heading.strip("[]").partition(".")[0] for heading in STRUCTS)
 
 
@@ -117,6 +124,16 @@ def examine_settings(
     return settings, list(dict.fromkeys(document.faults))
 
 
+def _with_home(fault: Fault) -> Fault:
+    """Of a key in the wrong section, and not misspelled: where it belongs."""
+    key = fault.place.rpartition(".")[2]
+    homes = [heading for heading, struct in STRUCTS.items() if key in table_of(struct)]
+    homes += [METRICS] * (key in METRIC_SETTINGS or key == "metrics")
+    if not homes or not fault.message.startswith(f"unknown setting {key!r}; known"):
+        return fault
+    return fault._replace(message=f"is not known here; it belongs in {' or '.join(homes)}")
+
+
 def parse_settings(
     content: str, environment: Mapping[str, str] = MappingProxyType({}), *, source: str = ""
 ) -> Settings:
@@ -156,6 +173,7 @@ def _read(document: Document, environment: Mapping[str, str]) -> Settings:
     document.faults += [f for f in whole if not any(name in f.place.split(".") for name in broken)]
     advice += [*_plain_peers(settings), *_plain_webhook(settings.alerts), *_elected_nearby(agent)]
     document.faults += [Fault(a.place, a.message) for a in advice if a.severity is Severity.ERROR]
+    document.faults = [_with_home(fault) for fault in document.faults]
     return replace(settings, advice=tuple(advice))
 
 
@@ -195,7 +213,7 @@ def _database(
             document.fault(f"{place}.default_metrics", f"names {metric!r}, which is not here")
     traffic = None
     if "traffic" in raw:
-        traffic = document.read(raw["traffic"], TrafficSettings, f"{place}.traffic")
+        traffic = _traffic(raw["traffic"], f"{place}.traffic", document)
     known = {} if document.faults else {parse_metric(k): v for k, v in raw_metrics.items()}
     return replace(
         database,
@@ -204,6 +222,13 @@ def _database(
         peers=tuple(_peers(raw.get("peers", {}), name, f"{place}.peers", document)),
         traffic=traffic if traffic is not None and traffic.enabled else None,
     )
+
+
+def _traffic(raw: Any, place: str, document: Document) -> TrafficSettings | None:
+    traffic = document.read(raw, TrafficSettings, place, frozenset({"identity"}))
+    identity = raw.get("identity", {}) if isinstance(raw, Mapping) else {}
+    terms = read_server_identity(document, identity, f"{place}.identity")
+    return None if traffic is None else replace(traffic, identity=terms)
 
 
 def _is_enabled(raw: object) -> bool:
@@ -320,8 +345,8 @@ def _traffic_faults(databases: Mapping[str, DatabaseSettings]) -> Iterator[Fault
         if other != name:
             message = (
                 f"is that of databases.{other}.traffic, too: a server has one policy, for all of "
-                f"its databases. Leave it with {other} alone, and let `match` of its rules tell "
-                'them apart, such as { database = "…" }'
+                f"its databases. Give it to {other} alone, and separate them by `match` in its "
+                'rules, such as { database = "…" }'
             )
             yield Fault(f"databases.{name}.traffic.directory", message)
 

@@ -84,7 +84,7 @@ class EtcdSettings:
             yield (
                 "endpoints",
                 f"{exposed[0]} leaves loopback without TLS: use https://, or say "
-                "allow_plaintext = true if something else protects the way",
+                "allow_plaintext = true if something else protects the connection",
             )
         if len({urlsplit(url).scheme for url in self.endpoints}) > 1:
             yield "endpoints", "mix http and https: all members speak one"

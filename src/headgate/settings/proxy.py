@@ -11,22 +11,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
+from headgate.base.advice import Advice, Severity
 from headgate.base.declared import Flat, Key, names, number, seconds, text, whole
+from headgate.budgets.identity import IdentityTerms, SourceKind, TagTrust
 from headgate.errors import Fault, InvalidSettings
-from headgate.metrics.lint import Advice, Severity
 from headgate.proxy.model import (
     DEFAULT_THREADS,
     Act,
     FollowTerms,
     GateMode,
     GateTerms,
-    IdentityTerms,
     ListenTerms,
     ListenTls,
     MemoryTerms,
@@ -37,8 +37,6 @@ from headgate.proxy.model import (
     ReleaseTerms,
     ServerTerms,
     SessionRoute,
-    SourceKind,
-    TagTrust,
     TlsTerms,
 )
 from headgate.settings.document import (
@@ -48,6 +46,7 @@ from headgate.settings.document import (
     settings_text,
     toml_tables,
 )
+from headgate.settings.identity import IdentitySection, read_identity
 from headgate.settings.readers import (
     database_name,
     exposure_faults,
@@ -68,9 +67,7 @@ MAX_FILE_BYTES = 1024 * 1024
 ENVIRONMENT_PREFIX = "HEADGATE_PROXY_"
 MAX_LISTENERS = 16
 MAX_SERVERS = 32
-MAX_TRUSTS = 16
 MAX_TOKENS = 64
-MIN_SECRET_BYTES, MAX_SECRET_BYTES = 16, 64
 MAX_SOCKET_BYTES = 107 - len(".4194304")
 """Of a Unix socket's path, which ends in the process's id until it is in its place."""
 LONGEST_SOCKET = "handover.sock"
@@ -106,19 +103,6 @@ def _agent_url(url: str) -> str:
     if parts.scheme not in ("http", "https", "unix") or not sound or parts.username:
         raise ValueError(f"is {url!r}, must read like https://db1:8087 or /run/headgate/agent.sock")
     return url
-
-
-def _secret_of(path: Path) -> bytes:
-    """Its bytes without the line's end: never shown, never logged."""
-    try:
-        secret = path.read_bytes()[: MAX_SECRET_BYTES + 2].strip(b"\r\n")
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    if not MIN_SECRET_BYTES <= len(secret) <= MAX_SECRET_BYTES:
-        raise ValueError(
-            f"{path} holds {len(secret)} bytes, must hold {MIN_SECRET_BYTES} to {MAX_SECRET_BYTES}"
-        )
-    return secret
 
 
 # --- sections ------------------------------------------------------------------------------
@@ -196,7 +180,7 @@ class ListenSection:
         Path | None,
         Key("Authority (PEM): clients must show a certificate that it has signed.", file_path),
     ] = None
-    allow_plaintext: Annotated[bool, Key("true lets this address leave loopback without TLS.")] = (
+    allow_plaintext: Annotated[bool, Key("true allows clients from other hosts without TLS.")] = (
         False
     )
 
@@ -306,19 +290,6 @@ class FollowSection:
 
 
 @dataclass(frozen=True, slots=True)
-class IdentitySection:
-    terms: Annotated[IdentityTerms, Flat()] = field(default_factory=IdentityTerms)
-    secret_file: Annotated[
-        Path | None,
-        Key(
-            f"File with the key ({MIN_SECRET_BYTES}–{MAX_SECRET_BYTES} bytes) that signs tags: "
-            "HMAC-SHA256 in the tag headgate_sig.",
-            file_path,
-        ),
-    ] = None
-
-
-@dataclass(frozen=True, slots=True)
 class PolicySettings:
     file: Annotated[
         Path | None,
@@ -373,7 +344,9 @@ class ControlSettings:
         None
     )
     tls_key: Annotated[Path | None, Key("Private key (PEM) for `address`.", file_path)] = None
-    allow_plaintext: Annotated[bool, Key("true lets `address` leave loopback without TLS.")] = False
+    allow_plaintext: Annotated[
+        bool, Key("true allows other hosts to use `address` without TLS.")
+    ] = False
 
     def faults(self) -> Iterator[tuple[str, str]]:
         yield from pair_faults(self.tls_cert, self.tls_key, "tls_cert", "tls_key")
@@ -484,7 +457,7 @@ def _read(document: Document, environment: Mapping[str, str]) -> ProxySettings:
     agent = document.section("agent", AgentLinkSettings) if "agent" in document.tables else None
     rows = document.each("server", ServerSection, MAX_SERVERS)
     servers = tuple(_server(index, row, proxy.protocol, document) for index, row in rows)
-    identity = _identity(document)
+    identity = read_identity(document, document.tables.get("identity", {}), "identity")
     memory = document.section("memory", MemoryTerms) or MemoryTerms()
     cpus_milli = round(1000 * (proxy.cpus or os.cpu_count() or 1))
     settings = ProxySettings(
@@ -556,30 +529,11 @@ def _follow(
     )
 
 
-def _identity(document: Document) -> IdentitySection:
-    raw = document.tables.get("identity", {})
-    entries = raw.get("trust", []) if isinstance(raw, Mapping) else []
-    rows = document.each("identity.trust", TagTrust, MAX_TRUSTS, raw=entries)
-    trusts = tuple(trust for _, trust in rows)
-    section = document.read(raw, IdentitySection, "identity", frozenset({"trust"}))
-    if section is None:
-        return IdentitySection()
-    secret = b""
-    if section.secret_file is not None:
-        try:
-            secret = _secret_of(section.secret_file)
-        except ValueError as error:
-            document.fault("identity.secret_file", str(error))
-    elif any(trust.signed for trust in trusts):
-        document.fault("identity.secret_file", "is missing: signed tags need a key")
-    return replace(section, terms=replace(section.terms, trusts=trusts, secret=secret))
-
-
 def _plans(document: Document, protocol: Protocol) -> PlansSettings | None:
     if "plans" not in document.tables:
         return None
     if protocol is Protocol.MYSQL:
-        document.fault("plans", "is for Postgres: MySQL's EXPLAIN tells no cost to go by")
+        document.fault("plans", "is for Postgres: MySQL's EXPLAIN has no cost that could be used")
     return document.section("plans", PlansSettings)
 
 
@@ -608,12 +562,12 @@ def _whole_faults(settings: ProxySettings, *, has_agent: bool) -> Iterator[Fault
 
 
 def _wanting_an_agent(settings: ProxySettings) -> Iterator[tuple[str, bool, str]]:
-    health = "who else would know the database's health?"
+    health = "an agent reports the database's health"
     gated = bool(settings.gate.clients) and settings.gate.mode is not GateMode.OFF
     yield "gate.clients", gated, health
     yield "gate.on_loss", settings.gate.on_loss is not Act.PASS, health
     yield "release.kind", settings.release.kind is not ReleaseKind.OFF, health
-    yield "policy.from_agent", settings.policy.from_agent, "whose policy would it be?"
+    yield "policy.from_agent", settings.policy.from_agent, "the policy comes from it"
 
 
 def _socket_faults(settings: ProxySettings) -> Iterator[Fault]:
@@ -663,7 +617,7 @@ def _role_faults(settings: ProxySettings) -> Iterator[Fault]:
         yield Fault(
             "server",
             f"has {len(primaries)} primaries ({named}): give replicas role = 'replica', or have "
-            "agents tell who is primary ([follow])",
+            "agents report who is primary ([follow])",
         )
     if not primaries and any(one.route is SessionRoute.READ_WRITE for one in settings.listen):
         yield Fault("server", "has no primary, and a listener is read-write")
@@ -685,7 +639,7 @@ def _odd(settings: ProxySettings, cpus_said: bool) -> Iterator[tuple[str, str, s
     if settings.relay.dry_run:
         yield "dry-run", "proxy.dry_run", "is true: nothing is delayed or blocked"
     if any(listen.ca and listen.tls is not ListenTls.REQUIRE for listen in settings.listen):
-        message = 'asks for certificates, but who comes without TLS shows none: tls = "require"'
+        message = 'asks for certificates, but clients without TLS show none: set tls = "require"'
         yield "optional-tls", "listen.tls_client_ca", message
 
 
@@ -732,7 +686,7 @@ def _odd_identity(settings: ProxySettings) -> Iterator[tuple[str, str, str]]:
     for index, trust in enumerate(identity.trusts):
         if not trust.users and not trust.signed:
             message = (
-                f"tag {trust.tag!r} counts from nobody, so it is dropped everywhere: name `users`, "
+                f"tag {trust.tag!r} is trusted from nobody, so it is always dropped: name `users`, "
                 "or say signed = true"
             )
             yield "trusts-nobody", f"identity.trust.{index}", message
@@ -743,11 +697,11 @@ def _odd_identity(settings: ProxySettings) -> Iterator[tuple[str, str, str]]:
 def _odd_gate(settings: ProxySettings) -> Iterator[tuple[str, str, str]]:
     gate = settings.gate
     if settings.agent is not None and gate.mode is GateMode.ENFORCE and not gate.clients:
-        yield "gate-for-nobody", "gate.clients", "is empty: the health gate is for nobody"
+        yield "gate-for-nobody", "gate.clients", "is empty: the health gate applies to no client"
     if gate.action is Act.DELAY and gate.max_delayed == 0:
         yield "no-queue", "gate.max_delayed", "is 0: nothing can wait, so `delay` blocks"
     if gate.on_loss is Act.BLOCK:
-        message = "is 'block': with the agent gone, the gate blocks its clients"
+        message = "is 'block': while no agent answers, the gate blocks its clients"
         yield "fail-closed", "gate.on_loss", message
     if settings.release.target >= settings.release.most:
         message = "is not below max: the rate would rise until it is cut"

@@ -148,6 +148,6 @@ def exposure_faults(host: str | None, key: str, *, allowed: object) -> Iterator[
             key,
             (
                 f"{host} is not loopback: give tls_cert and tls_key, or say allow_plaintext = true "
-                "if something else protects the way"
+                "if something else protects the connection"
             ),
         )

@@ -13,8 +13,9 @@ from typing import Annotated, TypeAlias
 
 from headgate.base.declared import Key, names, seconds, share, size, text, whole
 from headgate.base.names import parse_database
+from headgate.budgets.identity import IdentityTerms
 from headgate.errors import InvalidName
-from headgate.metrics.model import Engine, MetricSpec
+from headgate.metrics.model import Builtin, Engine, MetricSpec
 from headgate.settings.readers import (
     address,
     agent_template,
@@ -33,6 +34,7 @@ from headgate.shard.settings import labels
 MAX_ELECT_AMONG = 16
 MAX_HOSTS = 50
 DAY_S = 86_400.0
+USUAL_BEAT_S = 1.0
 _HOST_NAME = re.compile(r"[a-z0-9_]([a-z0-9_.-]{0,251}[a-z0-9_])?")
 
 
@@ -287,7 +289,7 @@ class AgentSettings:
             "no warming up."
         ),
     ] = True
-    allow_plaintext: Annotated[bool, Key("true lets `listen` leave loopback without TLS.")] = False
+    allow_plaintext: Annotated[bool, Key("true allows other hosts without TLS.")] = False
     allow_runtime_commands: Annotated[
         bool,
         Key("true lets operators add `command` metrics at run time: they run as the agent's user."),
@@ -474,6 +476,7 @@ class TrafficSettings:
             "`headgate pg disable` ends that."
         ),
     ] = True
+    identity: IdentityTerms = field(default_factory=IdentityTerms)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -548,12 +551,14 @@ class DatabaseSettings:
         ),
     ] = 600.0
     heartbeat_interval_s: Annotated[
-        float,
+        float | None,
         Key(
-            "Writes a heartbeat row this often while the server is a primary; 0 writes none.",
+            "Writes a heartbeat row this often while the server is a primary; 0 writes none. "
+            "Default: 1 s where lag is measured, unless its method is `native` or it reads "
+            "another table.",
             seconds(0, 60),
         ),
-    ] = 0.0
+    ] = None
     heartbeat_lease_s: Annotated[
         float,
         Key(
@@ -565,7 +570,12 @@ class DatabaseSettings:
         "headgate.heartbeat"
     )
     connections: Annotated[
-        int, Key("Most connections that the probes of this database may hold.", whole(1, 16))
+        int,
+        Key(
+            "Most connections that the probes of this database may hold. The heartbeat has one "
+            "more, and so has the role in a shard.",
+            whole(1, 16),
+        ),
     ] = 3
     metrics: Mapping[str, MetricSpec] = field(default_factory=lambda: MappingProxyType({}))
     raw_metrics: Mapping[str, Mapping[str, object]] = field(
@@ -575,3 +585,14 @@ class DatabaseSettings:
     peers: tuple[PeerSettings, ...] = ()
     traffic: TrafficSettings | None = None
     """None: none, or switched off."""
+
+    @property
+    def beats_every_s(self) -> float:
+        """How often a heartbeat is written; 0 for never."""
+        if self.heartbeat_interval_s is not None:
+            return self.heartbeat_interval_s
+        lag = self.metrics.get("lag")
+        if lag is None or lag.source != Builtin("lag"):
+            return 0.0
+        reads = lag.options.get("heartbeat_table", self.heartbeat_table) == self.heartbeat_table
+        return USUAL_BEAT_S if reads and lag.options.get("method") != "native" else 0.0

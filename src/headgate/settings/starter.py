@@ -13,8 +13,8 @@ from textwrap import wrap
 from typing import Literal, NamedTuple
 
 from headgate.base.units import amount_text
+from headgate.metrics.advice import MetricLook
 from headgate.metrics.builtins import BUILTINS, BuiltinMetric
-from headgate.metrics.lint import MetricLook
 from headgate.metrics.model import Engine
 
 SUGGESTED = (
@@ -46,6 +46,11 @@ MYSQL_RIGHTS = (
     ("process", ("PROCESS",)),
     ("replication client", ("REPLICATION CLIENT", "BINLOG MONITOR")),
 )
+# As servers and drivers word it; a host that does not answer, or another database, is neither.
+LOGIN_REJECTED = re.compile(
+    r"password|authentication|pg_hba|role .* does not exist|Access denied for user"
+)
+SCHEMA_REJECTED = re.compile(r"Access denied for user .* to database|Unknown database")
 MARIADB_RIGHTS = (*MYSQL_RIGHTS, ("slave monitor", ("SLAVE MONITOR", "REPLICA MONITOR")))
 
 
@@ -91,8 +96,8 @@ class Discovery:
             return "primary or replica: not visible to this role"
         if self.is_replica:
             return "a replica"
-        if not self.replicas:
-            return "a primary, no replica connected"
+        if not self.replicas:  # Without the right to see them, there may be some.
+            return f"a primary{', no replica connected' * (not self.missing_grants())}"
         return f"a primary, {self.replicas} replica{'s' * (self.replicas > 1)} connected"
 
     @property
@@ -104,12 +109,9 @@ class Discovery:
         """SQL for an administrator."""
         user = self.facts.get("user", "headgate")
         if self.engine is Engine.POSTGRES:
-            quoted = user if re.fullmatch(r"[a-z_][a-z0-9_]*", user) else f'"{user}"'
-            return (
-                []
-                if self.facts.get("may_monitor") == "true"
-                else [f"grant pg_monitor to {quoted};"]
-            )
+            if self.facts.get("may_monitor") == "true":
+                return []
+            return [f"grant pg_monitor to {_role(user)};"]
         held = {one.strip().upper() for one in self.facts.get("privileges", "").split(",")}
         rights = MARIADB_RIGHTS if self.flavor == "MariaDB" else MYSQL_RIGHTS
         lacking = [right for right, names in rights if not held & set(names)]
@@ -139,9 +141,9 @@ def is_here(host: str) -> bool:
 def role_sql(engine: Engine, user: str, host: str) -> Iterator[tuple[str, list[str]]]:
     """(server, statements): a role with what the agent reads, for an administrator to run."""
     if engine is Engine.POSTGRES:
-        yield "Postgres", [f"create role {user} login password '…' in role pg_monitor;"]
+        yield "Postgres", [f"create role {_role(user)} login password '…' in role pg_monitor;"]
         return
-    account = f"{user}@'{host}'"
+    account = f"'{user}'@'{host}'"
     for server, rights in (("MySQL", MYSQL_RIGHTS), ("MariaDB", MARIADB_RIGHTS)):
         yield (
             server,
@@ -154,6 +156,12 @@ def role_sql(engine: Engine, user: str, host: str) -> Iterator[tuple[str, list[s
         )
 
 
+def _role(name: str) -> str:
+    return (
+        name if re.fullmatch(r"[a-z_][a-z0-9_]*", name) else '"{}"'.format(name.replace('"', '""'))
+    )
+
+
 # --- the file ----------------------------------------------------------------------------------
 
 
@@ -163,6 +171,9 @@ def starter_text(
     """A whole file that `headgate lint` has no fault in. `folder` is for an agent that is started
     elsewhere: empty, or a path that ends in a slash."""
     looks = {look.metric: look for look in found.looks}
+    table = (
+        f"databases.{database if re.fullmatch(r'[A-Za-z0-9_-]+', database) else _toml(database)}"
+    )
     lines = [
         f"# {found.server}{f' ({found.service})' if found.service else ''}, {found.role}.",
         "# Written by headgate init from what the server answered. All settings have a page in the",
@@ -176,7 +187,7 @@ def starter_text(
         "# Changes, audit, history.",
         f"state = {_toml(folder + 'headgate.db')}",
         "",
-        f"[databases.{database}]",
+        f"[{table}]",
         f'engine = "{found.engine.value}"',
         f"dsn = {_toml(dsn)}",
         *([f"password_file = {_toml(password_file)}"] if password_file else []),
@@ -184,11 +195,11 @@ def starter_text(
     ]
     for name in SUGGESTED:
         if name in looks and looks[name].value is not None:
-            lines += ["", *_metric(database, looks[name])]
+            lines += ["", *_metric(table, looks[name])]
     lines += ["", "# More that this server can measure; remove the # of those that you want."]
     for name in OFFERED:
         if name in looks and looks[name].value is not None:
-            lines += ["#", *(f"# {one}" for one in _metric(database, looks[name]))]
+            lines += ["#", *(f"# {one}" for one in _metric(table, looks[name]))]
     left = [look for look in found.looks if look.value is None]
     if left:
         lines += ["", "# Not measured here:"]
@@ -200,23 +211,20 @@ def starter_text(
 
 def _heartbeat(found: Discovery) -> list[str]:
     if found.engine is Engine.MYSQL and found.is_replica is False:
-        return ["# heartbeat_interval_s = 0.5    # for lag from a replicated row: see howto/set-up"]
+        return ["# heartbeat_interval_s = 1    # lag by a replicated row; 0 for none: howto/set-up"]
     return []
 
 
-def _metric(database: str, look: MetricLook) -> list[str]:
+def _metric(table: str, look: MetricLook) -> list[str]:
     row: BuiltinMetric = BUILTINS[look.metric]
     limit = amount_text(row.threshold, row.unit)
     shown = f"{row.threshold * 100:g}%" if row.unit == "ratio" else limit
     threshold = _toml(shown) if isinstance(shown, str) else _number(shown)
+    now = amount(look.value or 0.0, row.unit).replace(" ", "\N{NO-BREAK SPACE}")
+    about = wrap(f"{row.about} Now {now}.", 98, initial_indent="# ", subsequent_indent="# ")
     return [
-        *wrap(
-            f"{row.about} Now {amount(look.value or 0.0, row.unit)}.",
-            98,
-            initial_indent="# ",
-            subsequent_indent="# ",
-        ),
-        f"[databases.{database}.metrics.{look.metric}]",
+        *(one.replace("\N{NO-BREAK SPACE}", " ") for one in about),
+        f"[{table}.metrics.{look.metric}]",
         f"threshold = {threshold}    # {row.why}",
     ]
 

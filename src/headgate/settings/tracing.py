@@ -107,7 +107,7 @@ class TracingSettings:
             yield (
                 "endpoint",
                 f"leaves loopback without TLS ({parts.netloc}): use https://, or say "
-                "allow_plaintext = true if something else protects the way",
+                "allow_plaintext = true if something else protects the connection",
             )
 
     def headers(self) -> dict[str, str]:

@@ -314,14 +314,16 @@ def upstream_members(members: Sequence[MemberView]) -> dict[str, str]:
     """Replica → the member that it replicates from."""
     roles, listed = _roles(members), _listings(members)
     by_server_id = _unique((role.server_id, name) for name, role in roles.items())
-    by_place = _unique([*_hosts(members), *((view.member.name,) * 2 for view in members)])
+    places = [*_hosts(members), *((view.member.name,) * 2 for view in members)]
     found = {}
     for name, role in roles.items():
         above = by_server_id.get(role.upstream_id)
         if above is None and name in listed:
             above, _ = listed[name]
         if above is None:
-            above = by_place.get(_host(role.upstream))
+            # Two agents on one host: what it replicates from is not itself.
+            others = _unique((place, other) for place, other in places if other != name)
+            above = others.get(_host(role.upstream))
         if above is not None and above != name:
             found[name] = above
     return found

@@ -142,7 +142,7 @@ class Heartbeats:
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)
-        beats = [self._heartbeat(d) for d in databases if d.heartbeat_interval_s]
+        beats = [self._heartbeat(d) for d in databases if d.beats_every_s]
         self._shards.attach_heartbeats(beats)
         self.tasks = [
             asyncio.create_task(supervised(f"heartbeat {beat.database}", beat.run))
@@ -151,9 +151,11 @@ class Heartbeats:
         return beats
 
     def _heartbeat(self, database: DatabaseSettings) -> Heartbeat:
-        interval_s = database.heartbeat_interval_s
+        interval_s = database.beats_every_s
         writer = probes_of(database).heartbeat_writer(
-            database.heartbeat_table, interval_s=interval_s
+            database.heartbeat_table,
+            interval_s=interval_s,
+            required=database.heartbeat_interval_s is not None,
         )
         return Heartbeat(
             database.name,

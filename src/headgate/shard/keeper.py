@@ -15,7 +15,8 @@ from typing import Any, Unpack
 
 import structlog
 
-from headgate.base.declared import parse_date_time, parse_for, unknown
+from headgate.base.advice import Advice
+from headgate.base.declared import iso, parse_date_time, parse_for, unknown
 from headgate.base.names import parse_database
 from headgate.base.ports import Clock
 from headgate.base.units import duration_text
@@ -24,7 +25,7 @@ from headgate.changes.items import By, Make, ReachOf, SetItems, always_here, put
 from headgate.changes.model import OURSELVES, Change, ChangeKind, Edit
 from headgate.changes.reach import HERE, Level, Place, Reach, of_shard
 from headgate.changes.state import ChangeMade, Draft, LogState, stands
-from headgate.changes.time import ChangeTime, iso
+from headgate.changes.time import ChangeTime
 from headgate.errors import (
     Conflict,
     Fault,
@@ -34,7 +35,6 @@ from headgate.errors import (
     InvalidSettings,
     StoreUnavailable,
 )
-from headgate.metrics.lint import Advice
 from headgate.metrics.samples import Instant
 from headgate.rules.drafts import ChangeAuthor
 from headgate.shard.members import PATRONI, LocalMember, PeerPlan
@@ -497,7 +497,7 @@ _KEYS = {
 
 
 class MemberRoom:
-    """Implements changefiles.Room, for skips, peers and handovers."""
+    """Implements changes/files.Room, for skips, peers and handovers."""
 
     def __init__(self, shards: Mapping[str, Shard], parse_url: Callable[[str], str]) -> None:
         """`shards`: of this agent, by name. `parse_url`: InvalidName for what is no agent's."""
@@ -507,7 +507,7 @@ class MemberRoom:
     def drafted(
         self, held: LogState, entry: FileEntry, asked: ChangeAuthor
     ) -> tuple[Change, Sequence[Advice]]:
-        reading = _Reading(entry)
+        reading = _EntryReading(entry)
         if entry.kind == HANDOVER and entry.reach != HERE:
             reading.fault("reach", f"is {entry.reach}, must be {HERE}: its own agent announces it")
         elif entry.reach not in (reaches := _reaches(entry.id)):
@@ -546,7 +546,7 @@ class MemberRoom:
         return ()
 
 
-def _check_skipped(held: LogState, shard: Shard, reading: _Reading) -> None:
+def _check_skipped(held: LogState, shard: Shard, reading: _EntryReading) -> None:
     """`held` has peers that the file adds, too."""
     entry, names = reading.entry, shard.roster.names()
     added = standing(held, PEER, entry.id, _reaches(entry.id))
@@ -555,7 +555,7 @@ def _check_skipped(held: LogState, shard: Shard, reading: _Reading) -> None:
         reading.fault("member", f"is not a member of {shard.name}; it has {known}")
 
 
-def _check_new(shard: Shard, reading: _Reading) -> None:
+def _check_new(shard: Shard, reading: _EntryReading) -> None:
     """One that an operator added may be changed; those of the settings, and found ones, stay."""
     member = reading.entry.raw["member"]
     remote = shard.remotes.get(member)
@@ -564,7 +564,7 @@ def _check_new(shard: Shard, reading: _Reading) -> None:
 
 
 @dataclass(slots=True)
-class _Reading:
+class _EntryReading:
     """An entry, and what is wrong with it."""
 
     entry: FileEntry

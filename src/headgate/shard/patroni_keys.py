@@ -112,7 +112,7 @@ def read_cluster(scope: str, entries: Iterable[Entry]) -> PatroniCluster:
     """From the entries below `scope`/. Keys that cannot be read are listed; the rest is used."""
     below = f"{scope}/"
     values = {e.key.removeprefix(below): e.value for e in entries if e.key.startswith(below)}
-    reader = _Reader(values)
+    reader = _KeyReader(values)
     config = reader.document(CONFIG)
     return PatroniCluster(
         scope=scope,
@@ -126,7 +126,7 @@ def read_cluster(scope: str, entries: Iterable[Entry]) -> PatroniCluster:
     )
 
 
-class _Reader:
+class _KeyReader:
     def __init__(self, values: Mapping[str, bytes]) -> None:
         self._values = values
         self.unreadable: set[str] = set()

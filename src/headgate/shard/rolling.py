@@ -112,7 +112,7 @@ class Rolling:
         window = Window().push(absent, keep=1)
         return {
             name: stand(
-                replace(self._shard_spec(spec), absence=AbsencePolicy.REJECT),
+                replace(self._shard_spec(spec), absence=AbsencePolicy.REJECT, reject_for_s=0.0),
                 window,
                 scope=Scope.SHARD,
             )
@@ -131,6 +131,7 @@ class Rolling:
     ) -> ShardHealth:
         standings: dict[str, MetricStatus] = {}
         rolled: dict[str, Rolled] = {}
+        lags: dict[str, float | None] = {}
         doubles = {member.name: self._roster.double_of(member.name) for member in members}
         astray = problems(members, primary.name)
         astray |= {name: why for name, why in doubles.items() if why is not None}
@@ -140,6 +141,8 @@ class Rolling:
         counted = [m for m in members if not self._is_former(m, primary.name, accounts)]
         for name, spec in specs.items():
             parts = [self._part(member, spec, astray, accounts, now) for member in counted]
+            if name == LAG:
+                lags = {part.name: _lag(part) for part in parts if part.role is Role.REPLICA}
             if applies(spec):
                 self._parts[name] = parts
                 parts = skip_hopeless(spec, parts, self._courses.get(name, {}), now)
@@ -149,7 +152,7 @@ class Rolling:
             standings[name] = self._standing(self._shard_spec(spec), outcome, primary.leads_until)
         before, self.rolled = self.hopeless, MappingProxyType(rolled)
         self._note_hopeless(before, self.hopeless)
-        return ShardHealth(self._roster.shard, standings, primary.name)
+        return ShardHealth(self._roster.shard, standings, primary.name, lags=lags)
 
     def _note_hopeless(
         self, before: Mapping[tuple[str, str], str], after: Mapping[tuple[str, str], str]
@@ -207,7 +210,7 @@ class Rolling:
             spec = replace(spec, absence=AbsencePolicy.IGNORE)
         elif isinstance(rolled.reading, Absent):
             # Each missing member has had its policy already; what is left rejects the check.
-            spec = replace(spec, absence=AbsencePolicy.REJECT)
+            spec = replace(spec, absence=AbsencePolicy.REJECT, reject_for_s=0.0)
         return stand(spec, window, scope=Scope.SHARD, until=until)
 
     def _part(
@@ -320,3 +323,7 @@ def problems(members: Sequence[Member], leader: str) -> dict[str, str]:
         if role.role is Role.REPLICA
         and (why := not_following(role, primary, by_server_id)) is not None
     }
+
+
+def _lag(part: MemberReading) -> float | None:
+    return part.reading.value if isinstance(part.reading, Sample) else None

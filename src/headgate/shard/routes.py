@@ -16,6 +16,7 @@ from headgate.base.names import parse_database
 from headgate.base.ports import PeerLink
 from headgate.changes.exchange_api import copies_doc
 from headgate.changes.items import By
+from headgate.changes.logs import parsed_reach
 from headgate.changes.reach import Reach
 from headgate.changes.state import ChangeMade, Reached
 from headgate.check.board import Board
@@ -28,10 +29,9 @@ from headgate.errors import InvalidName, InvalidRequest, PeerFailed
 from headgate.fleet.api import reached_doc
 from headgate.http.asgi import AsgiBridge
 from headgate.http.auth import Peer
-from headgate.http.documents import UnderWay, json_response, reply, seconds
+from headgate.http.documents import json_response, reply, seconds
 from headgate.http.listener import Answer, Request
 from headgate.http.routes import Call, Caller, DryRun, NoQuery, Plain, Reaching, Route, Unread
-from headgate.metrics.routes import parsed_reach
 from headgate.metrics.service import NoSuchMetric
 from headgate.shard.api import ShardDoc
 from headgate.shard.model import MAX_HANDOVER_S, MAX_SKIP_S, Handover, Pull
@@ -126,7 +126,6 @@ class Peering:
         self._views = views
         self._given = shards
         self._demands = demands
-        self._under_way = UnderWay()
 
     # --- for other agents ------------------------------------------------------------------
 
@@ -211,7 +210,7 @@ class Peering:
         )
 
     async def _changed(self, call: Call[Any, Any], change: Awaitable[Any]) -> Response:
-        made = await self._under_way.finish(change)
+        made = await change
         shard = self._views.shard(call.place("database"))
         if isinstance(made, ChangeMade):
             reached = None if made.reached == Reached() else reached_doc(made.reached)

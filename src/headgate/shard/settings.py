@@ -184,7 +184,7 @@ def plugin_faults(rollup: Rollup, installed: Collection[str], place: str) -> lis
     """What only who knows the plug-ins can tell."""
     if rollup.by in installed or rollup.by in COUNTING:
         return []
-    words = unknown(rollup.by, [*installed, *COUNTING]).replace("setting", "roll-up")
+    words = unknown(rollup.by, [*installed, *COUNTING]).replace("setting", "rollup")
     return [Fault(f"{place}.rollup", words)]
 
 

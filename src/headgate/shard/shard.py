@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from math import copysign
 
 import structlog
 
@@ -459,11 +460,17 @@ class Pulls:
         return self.interval_s
 
     def clocks_ahead(self, now: float) -> dict[str, float | None]:
-        """By member: its database's clock minus our primary's."""
+        """By member: its database's clock minus our primary's, as far as it is beyond the error of
+        the measurement: on a busy host an answer takes long, and no clock is wrong."""
         local = self._roster.local_primary(now)
         if local is None:
             return {}
-        return {name: _clock_ahead(one, local) for name, one in self._roster.remotes.items()}
+        found: dict[str, float | None] = {}
+        for name, one in self._roster.remotes.items():
+            ahead_s = _clock_ahead(one, local)
+            error_s = one.pulled.error_s if one.pulled else 0.0
+            found[name] = ahead_s and copysign(max(0.0, abs(ahead_s) - error_s), ahead_s)
+        return found
 
     def want_beats(self, local: LocalMember, point: Standpoint) -> None:
         """A client needs our lag, but the primary's agent is idle: wake that one."""

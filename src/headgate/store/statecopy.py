@@ -253,7 +253,7 @@ class Damaged(Exception):
     """There is a copy, and it cannot be used; says why."""
 
 
-class _Head(msgspec.Struct, frozen=True):
+class _PartHead(msgspec.Struct, frozen=True):
     format: str
     version: int
     bytes: int
@@ -317,7 +317,7 @@ class _CopyOfTables(msgspec.Struct, frozen=True):
     """revision, database, wall_s, who, action, summary, document_json, changes_json"""
 
 
-_decode_head = msgspec.json.Decoder(_Head).decode
+_decode_head = msgspec.json.Decoder(_PartHead).decode
 _decode_part = msgspec.json.Decoder(CopyPart).decode
 _decode_stamp = msgspec.json.Decoder(_Stamp).decode
 _decode_tables = msgspec.json.Decoder(_CopyOfTables).decode
@@ -366,7 +366,7 @@ def copy_from(entries: Mapping[str, bytes], revision: int, wall_s: float) -> Sta
     return StateCopy([msgspec.json.encode(CopyPart("", revision, wall_s, rows))])
 
 
-class _Written(NamedTuple):
+class _CopyWritten(NamedTuple):
     """A copy as it was left."""
 
     identity: tuple[int, int, int]
@@ -381,7 +381,7 @@ class CopyFile:
 
     def __init__(self, state: Path) -> None:
         self._place = place_of(state)
-        self._written: _Written | None = None
+        self._written: _CopyWritten | None = None
         """None: there is no file to append to."""
 
     def save(self, connection: sqlite3.Connection, wall_s: float) -> None:
@@ -428,7 +428,7 @@ class CopyFile:
         return True
 
 
-def _write_whole(fd: int, parts: Iterator[CopyPart]) -> _Written:
+def _write_whole(fd: int, parts: Iterator[CopyPart]) -> _CopyWritten:
     at, digest = HEAD_BYTES, hashlib.sha256()
     for part in parts:
         line = msgspec.json.encode(part) + b"\n"
@@ -436,11 +436,11 @@ def _write_whole(fd: int, parts: Iterator[CopyPart]) -> _Written:
         digest.update(line)
         at += len(line)
     _write_head(fd, at - HEAD_BYTES, digest)
-    return _Written(_identity(fd), at - HEAD_BYTES, digest)
+    return _CopyWritten(_identity(fd), at - HEAD_BYTES, digest)
 
 
 def _write_head(fd: int, body_bytes: int, digest: hashlib._Hash) -> None:
-    head = msgspec.json.encode(_Head(FORMAT, VERSION, body_bytes, digest.hexdigest()))
+    head = msgspec.json.encode(_PartHead(FORMAT, VERSION, body_bytes, digest.hexdigest()))
     _write_at(fd, head.ljust(HEAD_BYTES - 1) + b"\n", 0)
     os.fsync(fd)
 

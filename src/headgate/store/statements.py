@@ -57,7 +57,7 @@ _SUM_HOUR = """
 """
 
 
-class _Row(NamedTuple):
+class _MinuteRow(NamedTuple):
     minute: int
     kind: int
     client: int
@@ -71,7 +71,7 @@ class _Row(NamedTuple):
 class AddTallies:
     def __init__(self, tallies: Sequence[Tally]) -> None:
         self._tallies = tallies
-        self._rows: list[_Row] = []
+        self._rows: list[_MinuteRow] = []
 
     def do(self, connection: sqlite3.Connection) -> None:
         self._rows = _numbered(connection, self._tallies)
@@ -88,7 +88,7 @@ class AddTallies:
             connection.executemany(_DROP_EMPTY.format(table=table, unit=unit), keys)
 
 
-def _numbered(connection: sqlite3.Connection, tallies: Sequence[Tally]) -> list[_Row]:
+def _numbered(connection: sqlite3.Connection, tallies: Sequence[Tally]) -> list[_MinuteRow]:
     hours: dict[str, int] = {}
     kind_hours: dict[tuple[str, str, str], int] = {}
     for t in tallies:
@@ -98,7 +98,7 @@ def _numbered(connection: sqlite3.Connection, tallies: Sequence[Tally]) -> list[
     clients = {name: _number(connection, _CLIENTS, (name,), hour) for name, hour in hours.items()}
     kinds = {kind: _number(connection, _KINDS, kind, hour) for kind, hour in kind_hours.items()}
     return [
-        _Row(t.minute, kinds[t.database, t.verdict, t.metric], clients[t.client], t.count)
+        _MinuteRow(t.minute, kinds[t.database, t.verdict, t.metric], clients[t.client], t.count)
         for t in tallies
     ]
 

@@ -50,7 +50,7 @@ class TracedDoor:
         self._routes = [(_pattern(path), path) for path in dict.fromkeys(routes)]
 
     def handlers(self) -> Handlers:
-        return Handlers(self.prepare, self.serve)
+        return self._inner._replace(prepare=self.prepare, serve=self.serve)
 
     def prepare(self, request: Request) -> Answer | bytes | None:
         traceparent = _header(request, b"traceparent")

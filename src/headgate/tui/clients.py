@@ -13,7 +13,8 @@ from rich.console import RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-from headgate.cli.render import STYLES, Canvas, Marks, age_text, drawn, plain, runs
+from headgate.cli.documents import plain
+from headgate.cli.render import STYLES, Canvas, Marks, age_text, drawn, runs
 from headgate.history.starvation import Starved
 from headgate.history.timeline import MOSTLY
 from headgate.present.clients import (
@@ -24,13 +25,12 @@ from headgate.present.clients import (
     ClientRow,
     Recent,
     Wanted,
-    by_words,
     listing,
     seen_of,
 )
-from headgate.present.starvation import starvation_view, starved_rows
+from headgate.present.history import hour_words
+from headgate.present.starvation import starved_rows
 from headgate.present.words import per_s
-from headgate.present.words import told_share as percent
 from headgate.tui import layout
 from headgate.tui.layout import (
     MARK_CELLS,
@@ -202,9 +202,10 @@ class _Drawer(Struct, frozen=True):
             head.append(f"  on {plain(', '.join(row.databases))}", style="dim")
         parts: list[RenderableType] = [head]
         if (found := self._strip(row)) is not None:
-            parts.append(_hour_line(found))
+            told = hour_words(found.shares, STRIP_STEP_MINUTES, found.told)
+            parts.append(Text(plain(told), style="" if any(found.shares) else "dim"))
         mine = [one for one in self.starved if _is_about(one, row)]
-        parts += [drawn(starvation_view(mine[:1]), self.canvas)] if mine else []
+        parts += [drawn([one.note for one in starved_rows(mine[:1])], self.canvas)] if mine else []
         return parts
 
 
@@ -239,14 +240,3 @@ def resampled(shares: Sequence[float | None], cells: int) -> list[float | None]:
         max((share for share in shares[a:b] if share is not None), default=None)
         for a, b in pairwise(bounds)
     ]
-
-
-def _hour_line(found: ThrottledStrip) -> Text:
-    checked = [share for share in found.shares if share is not None]
-    if not checked:
-        return Text("no check within the last hour", style="dim")
-    mostly = sum(share >= MOSTLY for share in checked) * STRIP_STEP_MINUTES
-    worst = percent(max(checked))
-    by = f", most by {plain(by_words(found.told))}" if found.told else ""
-    told = f"last hour: mostly throttled for at most {mostly} min; {worst} of its checks at worst"
-    return Text(f"{told}{by}")

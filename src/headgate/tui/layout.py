@@ -19,7 +19,8 @@ from rich.style import Style
 from rich.text import Text
 
 from headgate.check.reasons import duration
-from headgate.cli.render import Canvas, plain, segments
+from headgate.cli.documents import plain
+from headgate.cli.render import Canvas, segments
 from headgate.tui.paint import Line, Lines, Ruler
 from headgate.tui.sources import LastAnswer, Scene
 

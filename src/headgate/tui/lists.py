@@ -16,10 +16,13 @@ from rich.text import Text
 from headgate.budgets.api import PatternDoc, StateDoc
 from headgate.check.api import AuditDoc, RejectionDoc
 from headgate.check.reasons import duration
-from headgate.cli.render import Canvas, drawn, local_time, note_text, plain, text_of
-from headgate.present.budgets import policy_view, violations_view
-from headgate.present.changes import audit_change
+from headgate.cli.documents import plain
+from headgate.cli.render import STYLES, Canvas, drawn, local_time, note_text, text_of
+from headgate.present.budgets import policy_view, prediction_tone, violations_view
+from headgate.present.changes import NOTHING_CHANGED, audit_change
 from headgate.present.fleet import fleet_view
+from headgate.present.history import NO_REJECTION
+from headgate.present.metrics import rejection_text
 from headgate.present.proxy import proxy_view, sessions_view
 from headgate.present.rules import NO_RULE, RuleRow, not_here, rows_of, rule_view
 from headgate.present.view import DASH
@@ -122,7 +125,7 @@ def _rejection_rows(
     found = _matching(told.value.rejections, ask.filter)
     title: RenderableType = Text(f"rejected lately: {len(found):,}", style="bold")
     if not found:
-        return [title, Text("  no check was rejected lately", style="dim")], []
+        return [title, Text(f"  {NO_REJECTION}", style="dim")], []
     items = [(f"r{n} {one.at}", _rejection_cells(one)) for n, one in enumerate(found)]
     head, rows = listed(REJECTION_COLUMNS, items, ask.canvas.width)
     return [*dated(told, ask), title, head], rows
@@ -130,8 +133,8 @@ def _rejection_rows(
 
 def _rejection_cells(one: RejectionDoc) -> Sequence[str]:
     said = one.answer
-    why = said.reason.removeprefix(f"{said.database}: ")
-    return local_time(one.at, "%H:%M:%S"), said.app, said.database, said.verdict, why
+    told = (said.app, said.database, said.verdict, rejection_text(said))
+    return local_time(one.at, "%H:%M:%S"), *told
 
 
 def _audit_rows(told: LastAnswer, ask: ViewRequest) -> tuple[list[RenderableType], list[ScreenRow]]:
@@ -140,7 +143,7 @@ def _audit_rows(told: LastAnswer, ask: ViewRequest) -> tuple[list[RenderableType
     found = _matching(told.value.audit, ask.filter)
     title: RenderableType = Text(f"changed lately: {len(found):,}", style="bold")
     if not found:
-        return [title, Text("  nothing was changed yet", style="dim")], []
+        return [title, Text(f"  {NOTHING_CHANGED}", style="dim")], []
     items = [(f"a{n} {one.at}", _audit_cells(one, ask)) for n, one in enumerate(found)]
     head, rows = listed(AUDIT_COLUMNS, items, ask.canvas.width)
     return [*dated(told, ask), title, head], rows
@@ -261,7 +264,7 @@ def _statements(state: StateDoc, canvas: Canvas) -> list[RenderableType]:
 
 def _statement(pattern: PatternDoc, fitted: Sequence[Fitted], canvas: Canvas) -> Line:
     nothing = canvas.marks.nothing
-    style = "bold red" if pattern.error >= 1 else "yellow" if pattern.error >= 0.5 else ""
+    style = STYLES[prediction_tone(pattern)]
     cells = (
         Text(plain(" ".join((pattern.text or "").split())) or f"query {plain(pattern.query_id)}"),
         Text(duration(pattern.cpu_total_ms / 1000)),

@@ -19,16 +19,18 @@ from rich.text import Text
 from headgate.check.answers import MetricDoc
 from headgate.check.api import ClientDoc, DatabaseDoc, StatusDoc
 from headgate.check.reasons import WAKES, duration
+from headgate.cli.documents import plain
 from headgate.cli.pages import (
     INDENT,
     agent_line,
     client_table,
     database_blocks,
 )
-from headgate.cli.render import Canvas, Marks, note_text, plain
+from headgate.cli.render import Canvas, Marks, note_text
 from headgate.cli.tree import curves, shard_tree
 from headgate.present.metrics import UNSPOKEN
 from headgate.present.rules import not_here
+from headgate.present.shard import in_a_line
 from headgate.present.status import agent_notes
 from headgate.present.words import advice_of, is_loud
 from headgate.rules.api import RulesDoc
@@ -277,7 +279,7 @@ KEYS: tuple[tuple[str, str], ...] = (
     ("/", "filter: names, databases, rules, what throttles, `throttled`"),
     ("o t", "in 3, another order; tree or list"),
     ("x", "explain: in 3, why the chosen client is answered as it is"),
-    ("space", "hold the picture still, and go on"),
+    ("space", "freeze the screen, or continue"),
     ("s", "write what is on the screen to a file: .svg, .html, text; .json has everything"),
     ("m", "give the mouse to the terminal, to select text, and take it back"),
     ("w", "wake databases that are idle; looking alone wakes none"),
@@ -535,7 +537,7 @@ def _lines(database: DatabaseDoc) -> int:
     """An estimate: rows, and two lines for a message that goes beneath them."""
     every = database.every_metric
     messages = {metric.detail for metric in every if len(metric.detail) > LONG_CHARS}
-    shard = 0 if database.shard is None else 1 + len(database.shard.members) // MEMBERS_A_LINE
+    shard = 0 if database.shard is None else 1 + len(in_a_line(database.shard)[0]) // MEMBERS_A_LINE
     resting = database.activity != "awake"
     told = sum(
         0 < len(m.detail) <= LONG_CHARS and m.state not in ("unavailable", "idle") for m in every

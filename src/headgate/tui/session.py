@@ -25,19 +25,19 @@ from headgate.base.paths import expanded
 from headgate.budgets.api import StatementExplainDoc
 from headgate.check.reasons import duration
 from headgate.cli.api import Answered, Api, database_path
-from headgate.cli.documents import read, read_list
+from headgate.cli.documents import plain, read, read_list
 from headgate.cli.history import last_hour, unthrottled
 from headgate.cli.options import preview_line, reached_line
 from headgate.cli.pages import explain_page
-from headgate.cli.render import Canvas, drawn, marks_for, plain
+from headgate.cli.render import Canvas, drawn, marks_for
 from headgate.cli.rules import RULES, rule_path
 from headgate.client.routes import MAX_HOPS
 from headgate.errors import HeadgateError, InvalidRequest
 from headgate.history.api import TimelineDoc
 from headgate.present.budgets import explained_view
-from headgate.present.history import timeline_view, unthrottled_view
+from headgate.present.history import timeline_view
 from headgate.present.rules import changed_view
-from headgate.rules.api import ExplainDoc, RuleDoc
+from headgate.rules.api import ExplainDoc, RuleDoc, RulesDoc
 from headgate.tui.layout import Drawn, Extent, View
 from headgate.tui.page import Moment, ScreenContext, ScreenFrame, compose, with_window
 from headgate.tui.poller import Poller
@@ -68,6 +68,9 @@ REDRAW_S = 1.2
 """Redraw at least this often: ages grow without any news."""
 LEAST_FRAME_S = 0.25
 """News that come together are drawn together; a key is answered at once."""
+REST_TIMES, MAX_FRAME_S = 150, 3.0
+"""News waits this many times what the last frame cost, so that hundreds of clients need less than
+1 % of a core, too. A key does not wait."""
 NEWER_FRAME_S = REDRAW_S
 """A newer list or strip in place of one that is shown waits for the next status, to be drawn with
 it; the first one does not. Shorter than a status takes, each would be drawn alone."""
@@ -172,6 +175,7 @@ class ScreenSession:
         self._frame = ScreenFrame((), Extent())
         self._drawn: tuple[object, ...] = ()
         self._drawn_at_s = float("-inf")
+        self._rest_s = LEAST_FRAME_S
         self._known = (0, 0)
         """How many lists and strips the frame was drawn of."""
 
@@ -204,20 +208,21 @@ class ScreenSession:
         news = (scene.picture, newest.told, newest.strips)
         known = (self._state, size, *news)
         since_s = time.monotonic() - self._drawn_at_s
-        if since_s < REDRAW_S and len(self._drawn) == len(known):
+        redraw_s = max(REDRAW_S, self._rest_s)
+        if since_s < redraw_s and len(self._drawn) == len(known):
             # By identity: comparing whole pictures would cost more than drawing one.
             same = [a is b for a, b in zip(self._drawn, known, strict=True)]
             if same[0] and self._drawn[1] == size:
                 if all(same[2:]) and self._guide is None:
-                    return REDRAW_S - since_s
+                    return redraw_s - since_s
                 has_status = not same[2] or self._guide is not None
-                wait_s = LEAST_FRAME_S if has_status else self._wait_s(newest)
+                wait_s = self._rest_s if has_status else self._wait_s(newest)
                 if since_s < wait_s:
                     return wait_s - since_s
         self._draw(terminal, scene, size)
         self._drawn = (self._state, size, *news)
         self._known = (len(newest.told), len(newest.strips))
-        return REDRAW_S if self._guide is None else LEAST_FRAME_S
+        return max(REDRAW_S, self._rest_s) if self._guide is None else self._rest_s
 
     def _wait_s(self, newest: Scene) -> float:
         is_first = self._known != (len(newest.told), len(newest.strips))
@@ -239,12 +244,15 @@ class ScreenSession:
         self._poller.want((*view.sources, *view.extras), clients)
 
     def _draw(self, terminal: Terminal, scene: Scene, size: tuple[int, int]) -> None:
-        at = _moment()
+        at, began_s = _moment(), time.thread_time()
         self._frame = compose(self._state, scene, size, self._around, at)
         if self._state.panel is None:
             self._state = with_window(self._state, self._frame.extent)
         terminal.draw(self._frame.lines, size)
         self._drawn_at_s = at.mono_s
+        if self._guide is None:
+            cost_s = time.thread_time() - began_s
+            self._rest_s = max(LEAST_FRAME_S, min(MAX_FRAME_S, REST_TIMES * cost_s))
 
     def _press(self, key: str, terminal: Terminal, *, is_first: bool) -> bool:
         if not is_first and self._state.prompt is None:
@@ -373,7 +381,7 @@ _PREPARE = {"lift": _lift, "extend": _extend, "hold": _hold, "wake": _wake}
 
 def _page(rules: Sequence[RuleDoc], done: str, tried: Answered, past: str = "") -> Drawn:
     reached = reached_line(tried.document)
-    view = changed_view(rules, done, dry_run=True, reached=reached, past=past)
+    view = changed_view(RulesDoc(rules), done, dry_run=True, reached=reached, past=past)
     return lambda canvas: drawn(view, canvas)
 
 
@@ -442,7 +450,7 @@ def hour_of(api: Api, app: str) -> Drawn:
     """A client's, or a level's, own timeline."""
     told = api.get("/v1/history/timeline", app=app, since="1h", step="2m").document
     timeline, without = read(TimelineDoc, told), unthrottled(api, app, 60)
-    view = [*timeline_view(timeline), *unthrottled_view(without)]
+    view = timeline_view(timeline, without=without)
     return lambda canvas: drawn(view, canvas)
 
 

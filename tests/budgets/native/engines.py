@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from headgate.budgets.ask import (
+    Estimate,
     Match,
     Statement,
     StatementAnswer,
@@ -19,7 +20,7 @@ from headgate.budgets.ask import (
 )
 from headgate.budgets.bucket import Bucket
 from headgate.budgets.compiled import compile_policy
-from headgate.budgets.cost import Pattern
+from headgate.budgets.cost import CostLine, Pattern
 from headgate.budgets.ledger import BudgetTotals, Holding, Ledger
 from headgate.budgets.matching import Matched, Now, RuleSet
 from headgate.budgets.native.debits import CompiledRules
@@ -46,13 +47,13 @@ class Engine(Protocol):
     def resume(self, holding: Any) -> Any: ...
     def settle(self, holding: Any, actual_ns: int, now_ns: int, aborted: bool) -> None: ...
     def charge(self, matches: Sequence[Match], cost_ns: int, now_ns: int) -> None: ...
-    def estimate_ns(self, ask: StatementCheck) -> int: ...
+    def estimate(self, ask: StatementCheck) -> Estimate: ...
     def buckets(self, now_ns: int) -> Mapping[int, tuple[Bucket, int]]:
         """By key, with what each owes in CPU time."""
 
     def counts(self, name: str) -> BudgetTotals: ...
     def pattern(self, key: int) -> Pattern | None: ...
-    def median(self) -> tuple[float, int]: ...
+    def host(self) -> CostLine: ...
 
 
 class Reference:
@@ -92,8 +93,8 @@ class Reference:
     def charge(self, matches: Sequence[Match], cost_ns: int, now_ns: int) -> None:
         self._ledger.charge(self._rules.budgets, matches, cost_ns, now_ns)
 
-    def estimate_ns(self, ask: StatementCheck) -> int:
-        return self._ledger.estimate_ns(ask)
+    def estimate(self, ask: StatementCheck) -> Estimate:
+        return self._ledger.estimate(ask)
 
     def buckets(self, now_ns: int) -> Mapping[int, tuple[Bucket, int]]:
         return {b.key: (b, self._ledger.owed_ns(b, now_ns)) for b in self._ledger.buckets()}
@@ -104,8 +105,8 @@ class Reference:
     def pattern(self, key: int) -> Pattern | None:
         return self._ledger.pattern(key)
 
-    def median(self) -> tuple[float, int]:
-        return self._ledger.host.median_k, self._ledger.host.calls
+    def host(self) -> CostLine:
+        return self._ledger.host
 
 
 class Native:
@@ -152,8 +153,8 @@ class Native:
     def charge(self, matches: Sequence[Match], cost_ns: int, now_ns: int) -> None:
         self._ledger.charge(matches, cost_ns, now_ns)
 
-    def estimate_ns(self, ask: StatementCheck) -> int:
-        return self._ledger.estimate_ns(ask)
+    def estimate(self, ask: StatementCheck) -> Estimate:
+        return self._ledger.estimate(ask)
 
     def buckets(self, now_ns: int) -> Mapping[int, tuple[Bucket, int]]:
         owed = {view.key: view.owed_ns for view in self._ledger.view.buckets(now_ns)}
@@ -165,5 +166,5 @@ class Native:
     def pattern(self, key: int) -> Pattern | None:
         return self._ledger.pattern(key)
 
-    def median(self) -> tuple[float, int]:
-        return self._ledger.host.median_k, self._ledger.host.calls
+    def host(self) -> CostLine:
+        return self._ledger.host

@@ -97,7 +97,7 @@ _SETTINGS: dict[str, st.SearchStrategy[Any]] = {
     "burst": _SECONDS,
     "warning_threshold": st.sampled_from([0, 50, 80.5, 100]),
     "when": st.sampled_from(["always", "unhealthy"]),
-    "in_transaction": st.booleans(),
+    "in_transaction": st.sampled_from(("charge", "block")),
     "max_delay_s": st.sampled_from([0, 0.001, 0.25, 10]),
     "epoch": st.integers(0, 2),
     "expires_at": st.sampled_from([1000, 2000.5]),
@@ -186,7 +186,9 @@ ASKS = st.builds(
     wall_ms=st.integers(0, 5),
     plan_cost=st.sampled_from([0.0, 0.01, 1.0, 12.75, 1e4, 1e16, float("inf"), float("nan")]),
     cost_ns=_COSTS,
+    p90_ns=st.sampled_from([0, 5 * MS, 2**64 - 1]),
     pattern=st.sampled_from([0, 1, 2, 3, 6, 10, 14, 18, 2**63 + 2]),
+    shape=st.sampled_from([0, 0, 1, 2, 3, 4, 5, 65_535]),
     workers=st.sampled_from([0, 1, 1, 1, 2, 3, 70_000]),
     flags=_FLAGS,
 )

@@ -23,6 +23,7 @@ from headgate.budgets.ask import (
     StatementVerdict,
     budget_key,
 )
+from headgate.budgets.cost import CostLine
 from headgate.budgets.ledger import BudgetTotals
 from headgate.budgets.matching import Matched, Now
 from headgate.budgets.parse import parse_policy
@@ -119,6 +120,8 @@ class Player:
         if answer.passed:
             told["passed"] = True
         told["estimate_ns"] = answer.estimate_ns
+        if answer.p90_ns != answer.estimate_ns:
+            told["p90_ns"] = answer.p90_ns
         if answer.verdict is not StatementVerdict.RUN:
             told["by"] = [names[answer.match], answer.decided_by.name.lower()]
             told["used"], told["bound"] = answer.used, answer.bound
@@ -138,13 +141,25 @@ class Player:
         told: dict[str, Any] = {"counts": {name: told for name, told in counts.items() if told}}
         known = ((key, self._engine.pattern(key)) for key in dict.fromkeys(self._patterns))
         patterns = {
-            str(key): [p.calls, p.cpu, p.plan_cost, p.error, p.cpu_ns] for key, p in known if p
+            str(key): {
+                "calls": p.calls,
+                "error": p.error,
+                "cpu_ns": p.cpu_ns,
+                "lines": [_line(one) for one in (p.whole, *p.shapes) if one.calls],
+            }
+            for key, p in known
+            if p
         }
         if patterns:
             told["patterns"] = patterns
-        if self._engine.median()[1]:
-            told["median"] = list(self._engine.median())
+        if self._engine.host().calls:
+            told["host"] = _line(self._engine.host())
         return told
+
+
+def _line(line: CostLine) -> list[Any]:
+    words = (line.shape, line.calls, line.variance, line.plan_cost, line.cpu)
+    return [*words, line.spread, line.common, *line.bends]
 
 
 def who_of(step: Mapping[str, Any]) -> StatementIdentity:
@@ -174,6 +189,7 @@ def ask_of(step: Mapping[str, Any]) -> StatementCheck:
         plan_cost=float(step.get("plan_cost", 1.0)),
         cost_ns=given,
         pattern=step.get("pattern", 0),
+        shape=step.get("shape", 0),
         workers=step.get("workers", 1),
         flags=flags | (StatementFlags.COST_GIVEN if given else StatementFlags.PLANNED),
     )

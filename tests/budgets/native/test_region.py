@@ -50,7 +50,7 @@ def test_the_head_says_what_is_in_force() -> None:
     made = ledger()
     head = made.view.head()
     assert (head.version, head.published_ms, head.enabled) == (1, 77, True)
-    assert (head.cpus_milli, head.workers, head.median_k) == (2000, 20, None)
+    assert (head.cpus_milli, head.workers, head.host.calls) == (2000, 20, 0)
     assert head.crc == int.from_bytes(compiled(ETL)[12:16], "little")
     assert made.view.policy() == compiled(ETL)
 
@@ -111,8 +111,10 @@ def test_counts_and_patterns_are_read_as_they_were_counted() -> None:
     assert (count.name, count.admitted, count.charged_ns) == ("etl", 1, 100_000)
     assert count.estimated_ns == answer.estimate_ns == 50_000
     (pattern,) = made.view.patterns()
-    assert (pattern.key, pattern.calls, pattern.k, pattern.error) == (77, 1, 10_000.0, 0.5)
-    assert made.view.head().median_k == 10_000.0
+    known = pattern.known
+    assert (pattern.key, known.calls, known.error) == (77, 1, 0.5)
+    assert known.whole.typical_estimate.mean_ns == pytest.approx(100_000, rel=1e-5)
+    assert made.view.head().host == known.whole
 
 
 def test_a_rejection_is_told_in_full() -> None:
@@ -190,7 +192,7 @@ def test_a_view_writes_nothing_and_needs_no_right_to() -> None:
     ("at", "value", "fault"),
     [
         (0, b"XXREGION", "its signature is wrong"),
-        (8, (9).to_bytes(4, "little"), "format 9, and this headgate reads 1"),
+        (8, (9).to_bytes(4, "little"), "format 9, and this headgate reads 3"),
         (12, bytes(4), "sizes that no region has"),
         (32, (2**31).to_bytes(4, "little"), "do not lie within"),
         (56, (2**63).to_bytes(8, "little"), "do not lie within"),

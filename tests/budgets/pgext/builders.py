@@ -56,6 +56,7 @@ def region(**given: Any) -> HgRegion:
         "bucket_locks_at": 4,
         "buckets_at": sizes.buckets * ctypes.sizeof(HgBucket),
         "patterns_at": sizes.patterns * ctypes.sizeof(HgPattern),
+        "clients_at": 0,
         "area_1_at": sizes.policy_bytes,
         "area_2_at": sizes.policy_bytes,
     }

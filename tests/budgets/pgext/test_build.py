@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from headgate.budgets.pgext.operate import (
     conf_lines,
     find_pg_config,
 )
+from headgate.errors import HeadgateError
 from tests.fixtures import pgkits
 from tests.fixtures.pgkits import NEWEST, OLDEST, ExtendedServers
 
@@ -54,7 +56,7 @@ def test_missing_tools_are_named(config: PgConfig, monkeypatch: pytest.MonkeyPat
 
 def test_an_unsupported_version_is_rejected_before_anything_is_built(config: PgConfig) -> None:
     said = missing_for(replace(config, major=13, version="PostgreSQL 13.4"))
-    assert said == ["PostgreSQL 13.4 is not supported: the extension is made for 14 to 18"]
+    assert said == ["PostgreSQL 13.4 is not supported: the extension is made for 14 to 19"]
 
 
 @pytest.mark.parametrize("program", ["/nonexistent", "/bin/true", "/bin/ls"])
@@ -90,7 +92,7 @@ def test_a_clean_checkout_installs_into_a_server_that_then_starts_with_it(
 
 
 def test_what_is_preloaded_already_stays() -> None:
-    server = ServerSettings(15, None, "pg_stat_statements, pg_headgate")
+    server = ServerSettings(15, "15.18", None, "pg_stat_statements, pg_headgate")
     assert conf_lines(server)[0] == "shared_preload_libraries = 'pg_stat_statements,pg_headgate'"
 
 
@@ -108,6 +110,57 @@ def test_the_wrong_pg_config_for_a_server_is_rejected(extended_servers: Extended
     other = pgkits.kit(OLDEST).pg_config
     with pytest.raises(Exception, match=f"the server is a Postgres {NEWEST}"):
         Extension().install(pg_config=other, data_directory=None, dsn=server.dsn())
+
+
+@pytest.mark.parametrize(
+    ("running", "installed", "headers", "says"),
+    [
+        ("15.20", "15.20", "15.20", None),
+        (None, "15.20", "15.20", None),
+        (None, None, "15.20", None),  # a host that only builds
+        ("15.18", "15.20", "15.20", "Restart the server"),
+        ("15.18", "15.18", "15.20", "postgresql-server-dev-15="),
+        (None, "15.18", "15.20", "or the package postgresql-15-headgate"),
+    ],
+)
+def test_a_half_done_upgrade_is_told(
+    running: str | None, installed: str | None, headers: str | None, says: str | None
+) -> None:
+    fault = build.minor_fault(15, running=running, installed=installed, headers=headers)
+    assert fault is None if says is None else says in (fault or "")
+
+
+@pytest.mark.parametrize("by", ["data directory", "connection"])
+def test_headers_of_another_minor_stop_an_installation_before_anything_is_built(
+    extended_servers: ExtendedServers, servers_dir: Path, by: str
+) -> None:
+    server = extended_servers.of(NEWEST)
+    kit = pgkits.copied_kit(NEWEST, servers_dir / "of-another-minor")
+    header = kit.prefix / "include" / "server" / "pg_config.h"
+    text = re.sub(r'(#define PG_VERSION) "[^"]+"', rf'\1 "{NEWEST}.99"', header.read_text())
+    header.unlink()  # A link to the kit's own.
+    header.write_text(text)
+    data_directory = server.data_dir if by == "data directory" else None
+    dsn = server.dsn() if by == "connection" else None
+    with pytest.raises(HeadgateError, match=rf"headers are of Postgres {NEWEST}\.99"):
+        Extension().install(pg_config=kit.pg_config, data_directory=data_directory, dsn=dsn)
+    assert not (kit.prefix / "lib" / "pg_headgate.so").exists()
+    shutil.rmtree(kit.prefix)
+
+
+def test_program_files_that_were_replaced_under_a_server_stop_it(servers_dir: Path) -> None:
+    kit = pgkits.copied_kit(NEWEST, servers_dir / "replaced")
+    with pgkits.start_extended(
+        servers_dir, NEWEST, using=kit, settings=pgkits.UNEXTENDED
+    ) as server:
+        (kit.bin_dir / "postgres").rename(kit.bin_dir / "postgres.old")
+        (kit.bin_dir / "postgres").write_text(
+            f"#!/bin/sh\necho 'postgres (PostgreSQL) {NEWEST}.99'\n"
+        )
+        (kit.bin_dir / "postgres").chmod(0o755)
+        with pytest.raises(HeadgateError, match="upgrade was installed under it"):
+            Extension().install(pg_config=None, data_directory=server.data_dir, dsn=None)
+        (kit.bin_dir / "postgres.old").rename(kit.bin_dir / "postgres")
 
 
 def test_a_folder_that_holds_no_data_is_named(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from headgate.budgets.ask import budget_key
 from headgate.budgets.compiled import compile_policy
-from headgate.budgets.native.layout import HgBucket, HgCount, HgPattern, HgSeat
+from headgate.budgets.native.layout import HgBucket, HgCount, HgLine, HgPattern, HgSeat
 from headgate.budgets.pgext.debits import RegionLedger
 from headgate.budgets.pgext.directory import SERVER_FILE
 from headgate.budgets.pgext.meter import RegionMeter, force_in
@@ -53,8 +53,9 @@ def filled() -> bytearray:
     bucket = HgBucket(budget_key=key, workers=2, statements=1, label_length=11, **owing)
     bucket.label[:11] = b"tenant=acme"
     put(memory, head.buckets_at + 3 * ctypes.sizeof(HgBucket), bucket)
-    known = {"cpu_ema_ns": 100.0, "plan_cost_ema": 4.0, "error": 0.5, "query_id": 42}
-    put(memory, head.patterns_at + ctypes.sizeof(HgPattern), HgPattern(key=9, calls=3, **known))
+    whole = HgLine(calls=3, plan_cost=2.0, cpu=6.0, variance=1.0)
+    known = HgPattern(key=9, calls=3, error=0.5, query_id=42, whole=whole)
+    put(memory, head.patterns_at + ctypes.sizeof(HgPattern), known)
     return memory
 
 
@@ -74,7 +75,8 @@ async def test_everything_counted_is_read(folder: Path) -> None:
     assert (bucket.running, bucket.max_workers, bucket.capacity_ns) == (2, 3, 2_000_000_000)
     assert bucket.fill is not None and 2900 < bucket.fill <= 3000
     (pattern,) = readings.patterns
-    assert (pattern.query_id, pattern.k, pattern.error) == (42, 25.0, 0.5)
+    assert (pattern.query_id, pattern.k, pattern.error) == (42, 16.0, 0.5)
+    assert 64 < pattern.cpu_mean_ns < pattern.cpu_p90_ns < 200
 
 
 def test_no_policy_is_no_policy(folder: Path) -> None:
@@ -98,7 +100,7 @@ def test_a_restarted_server_is_found_again(folder: Path) -> None:
     ("given", "why"),
     [
         ({"magic": b"HGPOLICY"}, "its signature is wrong"),
-        ({"format": 2}, "format 2.*the same version"),
+        ({"format": 1}, "format 1.*the same version"),
         ({"counts_at": 1 << 40}, "do not lie within"),
     ],
 )
@@ -118,7 +120,7 @@ def test_memory_that_could_shrink_under_us_is_not_mapped(folder: Path) -> None:
 def test_a_process_that_took_the_pid_is_not_the_server(folder: Path) -> None:
     with (folder / "other").open("wb") as other:
         write_server_file(folder, region_fd=other.fileno(), region_bytes=4096)
-        with pytest.raises(MeterFailed, match="is gone or is another program's"):
+        with pytest.raises(MeterFailed, match="has ended or is another program"):
             RegionMeter(folder).read_now()
 
 
@@ -137,7 +139,7 @@ def test_a_process_of_another_user_is_not_the_server(folder: Path) -> None:
 
 def test_a_server_that_is_gone_is_named(folder: Path) -> None:
     write_server_file(folder, pid=2**22 - 1, region_fd=5, region_bytes=4096)
-    with pytest.raises(MeterFailed, match=r"process 4194303.*is gone"):
+    with pytest.raises(MeterFailed, match=r"process 4194303.*has ended"):
         RegionMeter(folder).read_now()
 
 

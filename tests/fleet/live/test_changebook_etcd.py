@@ -16,6 +16,7 @@ from headgate.changes.etcd import EtcdAccess, EtcdStore
 from headgate.changes.model import HEAD, ITEMS, LOG
 from headgate.changes.state import read_head, read_item
 from headgate.errors import OutcomeUnknown
+from tests.changes import verbs
 from tests.changes.changebook_world import COMMERCE, FLEET, HALF, ONE_SHARD, book_on, file_of
 from tests.fixtures.eventually import DEADLINE_S
 
@@ -62,7 +63,7 @@ async def test_two_agents_that_change_at_once_lose_nothing(
 ) -> None:
     stores[0].to_lose = 1
     changes = [
-        books[at % 2].put_rule({**HALF, "id": f"r{at}"}, reach=FLEET, who=f"w{at}")
+        verbs.put_rule(books[at % 2], {**HALF, "id": f"r{at}"}, reach=FLEET, who=f"w{at}")
         for at in range(4)
     ]
     made = await asyncio.gather(*changes)
@@ -104,14 +105,14 @@ async def test_large_changes_fit_into_what_etcd_takes(books: list[ChangeBook]) -
 async def test_leases_collect_what_was_taken_out_and_never_what_was_put_again(
     books: list[ChangeBook], stores: list[Recording]
 ) -> None:
-    await books[0].put_rule(HALF, reach=COMMERCE, who="ada")
-    await books[0].patch_rule("half", {"for": "1d"}, who="ada")
+    await verbs.put_rule(books[0], HALF, reach=COMMERCE, who="ada")
+    await verbs.patch_rule(books[0], "half", {"for": "1d"}, who="ada")
     first, second = stores[0].leases
     await stores[0].revoke(first)
     assert await stores[1].count(ITEMS) == 1, "it is of another lease by now"
-    await books[0].set_budget("cap", {"rate": 20}, reach=ONE_SHARD, who="ada")
+    await verbs.set_budget(books[0], "cap", {"rate": 20}, reach=ONE_SHARD, who="ada")
     assert len(stores[0].leases) == 2, "what has no end has no lease"
-    await books[0].remove_budget("cap", reach=ONE_SHARD, who="ada")
+    await verbs.remove_budget(books[0], "cap", reach=ONE_SHARD, who="ada")
     for lease in (second, stores[0].leases[2]):
         await stores[0].revoke(lease)
     assert await stores[1].count(ITEMS) == 0

@@ -92,6 +92,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Load]:
 
 
 async def test_a_function_is_enough(load: Load) -> None:
+    """R3"""
     assert await load("depth", base=40).read() == 42
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headgate.errors import ProbeFailed
 from headgate.metrics.probes.mysql_replication import (
+    QUIET_S,
     Channel,
     MysqlNativeLag,
     Thread,
@@ -64,6 +65,24 @@ def test_misleading_zero_lag_of_a_stopped_thread_grows_since_it_was_current(
         seen.append(as_measured(lag.judge([channel])))
     assert [one.value for one in seen] == [3.0, 12.0, 1002.0]
     assert {one.cause for one in seen} == {cause}
+
+
+def test_misleading_zero_lag_of_a_silent_source_grows_unless_its_silence_is_trusted() -> None:
+    """R22: whatever arrives counts as a sign of life, also from an idle source."""
+    clock = At()
+    trusting, strict = MysqlNativeLag(clock), MysqlNativeLag(clock, strict=True)
+    silent = replace(RUNNING, position=("bin.1", "7"), pulse="1")
+    for lag in (trusting, strict):
+        assert lag.judge([silent]) == 0
+    clock.now_s += QUIET_S + 1
+    assert trusting.judge([silent]) == 0
+    seen = as_measured(strict.judge([silent]))
+    assert (seen.value, seen.cause) == (QUIET_S + 1, Cause.REPLICATION_SILENT)
+    assert "heartbeat" in seen.detail and strict.without_work_s([silent]) == QUIET_S + 1
+    idle = replace(silent, pulse="2")
+    assert strict.judge([idle]) == 0 and strict.without_work_s([idle]) == QUIET_S + 1
+    busy = replace(idle, position=("bin.1", "8"))
+    assert strict.judge([busy]) == 0 and strict.without_work_s([busy]) == 0
 
 
 @pytest.mark.parametrize(("channel", "cause"), TROUBLES)
@@ -219,6 +238,15 @@ def test_a_silent_network_is_lag_once_the_receiver_should_have_got_something() -
     assert isinstance(cut, Measured)
     assert (cut.value, cut.cause) == (32.0, Cause.REPLICATION_BROKEN)
     assert "received nothing for 32 s" in cut.detail
+
+
+def test_misleading_zero_lag_of_a_silent_receiver_grows_where_no_heartbeat_is_written() -> None:
+    """R22: long before the receiver gives up."""
+    lag = StandbyLag(strict=True)
+    assert lag.judge(CURRENT, now_s=0.0) == 0
+    seen = as_measured(lag.judge(replace(CURRENT, silent_s=4.0), now_s=4.0))
+    assert (seen.value, seen.cause) == (4.0, Cause.REPLICATION_SILENT)
+    assert lag.judge(CURRENT, now_s=5.0) == 0, "and is over with the next message"
 
 
 @pytest.mark.parametrize(

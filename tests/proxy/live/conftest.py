@@ -165,14 +165,13 @@ class Proxies:
         if way == "gate":
             return {"identity": {"priority_tag": "priority"}}
         if way != "tls":
-            return {}  # io_uring, where this kernel has it.
+            return {}
         given = self._certificates
         files = {"tls_cert": given.cert, "tls_key": given.key}
         listen = {"address": f"127.0.0.1:{PORT}", "tls": "require", **files}
         server = {"tls": "verify-full", "tls_ca": given.ca, "tls_name": "localhost"}
         where = {"address": f"127.0.0.1:{self._server_port}"}
-        loop = {"loop": "epoll"}
-        return {"proxy": loop, "listen": [listen], "server": [{**where, **server}]}
+        return {"listen": [listen], "server": [{**where, **server}]}
 
     def close(self) -> None:
         self._ends.close()

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import psycopg
 import pymysql
@@ -109,6 +110,64 @@ def test_names_of_mariadb_clients(mariadb_proxy: ProxyProcess) -> None:
         eventually(lambda: seen(mariadb_proxy, "by-variable") >= 1)
         cursor.execute("SELECT 3 /*headgate_client='by-tag'*/")
         eventually(lambda: seen(mariadb_proxy, "by-tag") >= 1)
+
+
+EACH_TIMES = 20
+
+
+def _simple(session: psycopg.Connection[Any], text: str) -> None:
+    psycopg.ClientCursor(session).execute(text)
+
+
+def _prepared(session: psycopg.Connection[Any], text: str) -> None:
+    session.execute(text, prepare=True)
+
+
+def _pipelined(session: psycopg.Connection[Any], text: str) -> None:
+    with session.pipeline():
+        session.execute(text)
+
+
+def _in_a_transaction(session: psycopg.Connection[Any], text: str) -> None:
+    with session.transaction():
+        session.execute(text)
+
+
+@pytest.mark.parametrize("way", [_simple, _prepared, _pipelined, _in_a_transaction])
+def test_every_statement_is_counted_under_the_client_that_sent_it(
+    postgres_proxy: ProxyProcess, way: Callable[[psycopg.Connection[Any], str], None]
+) -> None:
+    """R161: the truth is known, of several clients that take turns on one session. By each source
+    all are identified, and right; those without a name are unidentified."""
+    mark = way.__name__.strip("_")
+    before = postgres_proxy.status()["statements"]["unidentified"]
+    truth = {f"{mark}-tag": 0, f"{mark}-variable": 0, f"{mark}-application": 0}
+    port = PostgresWay("identity", postgres_proxy.port)
+    with port.connect(application_name=f"{mark}-application") as session, port.connect() as nobody:
+        for number in range(EACH_TIMES):
+            way(session, f"SELECT {number}")
+            way(session, f"SELECT {number} /*headgate_client='{mark}-tag'*/")
+            session.execute(f"SET headgate.client = '{mark}-variable'".encode(), prepare=False)
+            way(session, f"SELECT {number} + 1")
+            session.execute("RESET headgate.client", prepare=False)
+            way(nobody, f"SELECT {number}")
+            for client in truth:
+                truth[client] += 1
+    eventually(lambda: {name: seen(postgres_proxy, name) for name in truth} == truth)
+    unidentified = postgres_proxy.status()["statements"]["unidentified"] - before
+    assert unidentified == EACH_TIMES
+
+
+def test_a_set_that_a_driver_has_prepared_names_the_client(postgres_proxy: ProxyProcess) -> None:
+    """R161: psycopg prepares what it runs often. After any query the name of such a statement may
+    mean another one, so it is decided as a write; it is followed all the same."""
+    way = PostgresWay("identity", postgres_proxy.port)
+    with way.connect(application_name="not-it") as session:
+        for number in range(EACH_TIMES):
+            session.execute("SET headgate.client = 'by-prepared-set'", prepare=True)
+            session.execute(f"SELECT {number}".encode())
+            session.execute("RESET headgate.client", prepare=True)
+    eventually(lambda: seen(postgres_proxy, "by-prepared-set") >= EACH_TIMES)
 
 
 def blocked(proxy: ProxyProcess, comment: str, user: str = "postgres") -> bool:

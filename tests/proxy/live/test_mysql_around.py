@@ -97,7 +97,7 @@ def test_a_report_behind_a_denied_dump_does_not_end_the_next_statements_place(
 ) -> None:
     """M2: the server answers the report, and its answer was taken for the statement's."""
     gate = mariadb_gate
-    mariadb_server.query("CREATE OR REPLACE USER no_replica@'%'")
+    mariadb_server.query("CREATE USER IF NOT EXISTS no_replica@'%'")
     gate.proxy.publish(ONE_PLACE)
     with (
         mariadb_server.connect() as holder,

@@ -1,4 +1,4 @@
-"""PgBouncer in front of the proxy, and behind it: as the howto describes it."""
+"""R153: PgBouncer in front of the proxy, and behind it, as the reference describes it."""
 
 from __future__ import annotations
 

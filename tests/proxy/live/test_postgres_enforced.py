@@ -298,7 +298,7 @@ def test_inside_a_transaction_it_passes_what_would_not_fit_outside(
 
 def test_a_budget_may_apply_inside_transactions(postgres_gate: PostgresGate) -> None:
     gate = postgres_gate
-    gate.proxy.publish(etl(max_workers=1, in_transaction=True))
+    gate.proxy.publish(etl(max_workers=1, in_transaction="block"))
     with table(gate.way, "a int") as name, gate.way.connect() as session:
         with postgres_occupied(gate.proxy, gate.way):
             session.execute("BEGIN")

@@ -12,12 +12,11 @@ import ssl
 import struct
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from headgate.proxy.memory import relay_library
 from tests.fixtures.eventually import DEADLINE_S
 from tests.fixtures.pgkits import ExtendedServer, kit
 from tests.fixtures.proxies import PORT, ProxyProcess
@@ -26,7 +25,6 @@ from tests.proxy.live.ways import HOST, PostgresWay
 from tests.proxy.live.wire import Peer, query, startup
 
 COPY_OUT = Path(__file__).parent / "scripts" / "copy_out.py"
-LOOPS = ("epoll", "io_uring")
 RECORD_BYTES = 8192
 OVERHEAD_BYTES = 32
 """Of a record: its type or number, and what authenticates it."""
@@ -35,24 +33,13 @@ SSL_REQUEST = struct.pack("!ii", 8, 80877103)
 ROUNDS = 60
 
 
-@pytest.fixture(scope="module", params=LOOPS)
-def way(
-    request: pytest.FixtureRequest, postgres: ExtendedServer, certificates: Certificates
-) -> Iterator[PostgresWay]:
+@pytest.fixture(scope="module")
+def way(postgres: ExtendedServer, certificates: Certificates) -> Iterator[PostgresWay]:
     """TLS to the client; plain to the server, whose large reads then are what is encrypted."""
-    if request.param == "io_uring" and not relay_library().hr_uring_works():
-        pytest.skip("this kernel does not let us use io_uring")
     files = {"tls_cert": certificates.cert, "tls_key": certificates.key}
     listen = {"address": f"127.0.0.1:{PORT}", "tls": "require", **files}
-    tables = {"proxy": {"loop": request.param}, "listen": [listen]}
-    with ExitStack() as ends:
-        try:
-            proxy = ends.enter_context(ProxyProcess.started("postgres", postgres.port, tables))
-        except AssertionError as error:
-            if request.param != "io_uring" or "locked memory" not in str(error):
-                raise
-            pytest.skip("this user's other processes have locked all the memory it may")
-        yield PostgresWay(request.param, proxy.port, certificates.ca)
+    with ProxyProcess.started("postgres", postgres.port, {"listen": [listen]}) as proxy:
+        yield PostgresWay("tls", proxy.port, certificates.ca)
 
 
 class RecordsPeer(Peer):

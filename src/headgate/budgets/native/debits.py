@@ -231,6 +231,7 @@ def _words(ask: StatementCheck) -> HgAsk:
         wall_ms=ask.wall_ms,
         plan_cost=ask.plan_cost,
         cost_ns=ask.cost_ns,
+        p90_ns=ask.p90_ns,
         workers=ask.workers,
         flags=int(ask.flags),
     )
@@ -242,6 +243,7 @@ def _answer(words: HgAnswer) -> StatementAnswer:
         limits=(Limit(words.limit[0]),),
         thresholds=(Limit(words.threshold[0]),),
         estimate_ns=words.estimate_ns,
+        p90_ns=words.p90_ns,
         decided_by=Limit(words.decided_by),
         passed=words.passed,
         used=words.used,
@@ -284,6 +286,7 @@ class _Session(Structure):
         ("needs_query", c_bool),
         ("needs_fingerprint", c_bool),
         ("each_tags", c_bool),
+        ("tag_keys", c_uint64),
         ("each_hash", c_uint64 * _SESSION_KEYS),
         ("each_label_length", c_uint8 * _SESSION_KEYS),
         ("each_label", (c_char * LABEL_BYTES) * _SESSION_KEYS),

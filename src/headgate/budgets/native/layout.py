@@ -14,6 +14,7 @@ from ctypes import (
     c_char,
     c_double,
     c_float,
+    c_int16,
     c_int64,
     c_size_t,
     c_uint8,
@@ -24,9 +25,11 @@ from ctypes import (
 from typing import Any
 
 from headgate.budgets.ask import MAX_MATCHES
+from headgate.budgets.cost import SHAPES
+from headgate.budgets.identity import IDENTITY_BYTES
 
 REGION_MAGIC = b"HGREGION"
-REGION_FORMAT = 1
+REGION_FORMAT = 3
 POLICY_MAGIC = b"HGPOLICY"
 LIMITS = 4
 NO_BUCKET = 2**32 - 1
@@ -34,6 +37,28 @@ TAKEN_KEY = 1
 """Up to this a key is none: the place is free, or is being filled."""
 LABEL_BYTES = 47
 PAGE_BYTES = 4096
+
+
+class HgLine(Structure):
+    """budgets/cost.py says what they are."""
+
+    _fields_ = [
+        ("variance", c_float),
+        ("shape", c_uint16),
+        ("calls", c_uint8),
+        ("reserved", c_uint8),
+        ("plan_cost", c_float),
+        ("cpu", c_float),
+        ("spread", c_float),
+        ("common", c_float),
+        ("bends", c_int16 * 4),
+    ]
+
+
+class HgCost(Structure):
+    """An estimate, as hg_estimate returns it."""
+
+    _fields_ = [("mean_ns", c_uint64), ("p90_ns", c_uint64)]
 
 
 class HgSizes(Structure):
@@ -44,6 +69,7 @@ class HgSizes(Structure):
         ("patterns", c_uint32),
         ("policy_bytes", c_uint32),
         ("traces", c_uint32),
+        ("clients", c_uint32),
     ]
 
 
@@ -62,6 +88,7 @@ class HgRegion(Structure):
         ("buckets_at", c_uint64),
         ("patterns_at", c_uint64),
         ("traces_at", c_uint64),
+        ("clients_at", c_uint64),
         ("areas_at", c_uint64 * 2),
         ("end_at", c_uint64),
         ("started_ns", c_uint64),
@@ -76,14 +103,13 @@ class HgRegion(Structure):
         ("rejected_policies", c_uint32),
         ("health_until_ms", c_int64),
         ("secret", c_uint64),
-        ("line_end", c_uint8 * 48),
-        ("median_k", c_double),
-        ("median_calls", c_uint64),
+        ("line_end", c_uint8 * 40),
+        ("host", HgLine),
         ("pattern_evictions", c_uint64),
         ("counts_full", c_uint64),
         ("traced", c_uint64),
         ("rejection", c_char * 128),
-        ("end", c_uint8 * 24),
+        ("end", c_uint8 * 8),
     ]
 
 
@@ -121,7 +147,8 @@ class HgCount(Structure):
         ("delayed_ns", c_uint64),
         ("unpinned", c_uint64),
         ("last_violation_ms", c_int64),
-        ("spare", c_uint64 * 4),
+        ("wall_ns", c_uint64),
+        ("spare", c_uint64 * 3),
         ("name", c_char * 64),
     ]
 
@@ -146,15 +173,16 @@ class HgBucket(Structure):
 class HgPattern(Structure):
     _fields_ = [
         ("key", c_uint64),
-        ("cpu_ema_ns", c_float),
-        ("plan_cost_ema", c_float),
         ("calls", c_uint32),
         ("error", c_float),
         ("cpu_ns", c_uint64),
         ("last_ns", c_uint64),
         ("query_id", c_uint64),
         ("database", c_uint64),
-        ("spare", c_uint64),
+        ("wall_ns", c_uint64),
+        ("reserved", c_uint64),
+        ("whole", HgLine),
+        ("shapes", HgLine * SHAPES),
     ]
 
 
@@ -165,6 +193,7 @@ class HgTrace(Structure):
         ("query_id", c_uint64),
         ("fingerprint", c_uint64),
         ("estimate_ns", c_uint64),
+        ("p90_ns", c_uint64),
         ("actual_ns", c_uint64),
         ("wall_ns", c_uint64),
         ("plan_cost", c_double),
@@ -182,7 +211,7 @@ class HgTrace(Structure):
         ("spare", c_uint8),
         ("tags_length", c_uint16),
         ("tags_left_out", c_uint16),
-        ("text", c_uint8 * 410),
+        ("text", c_uint8 * 402),
     ]
 
 
@@ -227,6 +256,25 @@ class HgBudget(Structure):
     ]
 
 
+class HgTally(Structure):
+    _fields_ = [
+        ("key", c_uint64),
+        ("admitted", c_uint64),
+        ("by_budget", c_uint64),
+        ("by_rule", c_uint64),
+        ("passed", c_uint64),
+        ("last_budget", c_uint64),
+        ("spare", c_uint64 * 2),
+        ("name", c_char * 128),
+    ]
+
+
+class HgIdentity(Structure):
+    """As budgets/identity.py writes it."""
+
+    _fields_ = [("words", c_uint32 * (IDENTITY_BYTES // 4))]
+
+
 SET_CAPACITY = 2
 """Bit of HgBudget.set."""
 
@@ -248,6 +296,9 @@ class HgMatches(Structure):
         ("ignored_tags", c_uint32),
         ("duplicate_tags", c_uint32),
         ("probes", c_uint32),
+        ("client", c_uint32),
+        ("gate", c_uint32),
+        ("reserved", c_uint32),
         ("at", HgMatch * MAX_MATCHES),
     ]
 
@@ -258,11 +309,14 @@ class HgAsk(Structure):
         ("wall_ms", c_int64),
         ("plan_cost", c_double),
         ("cost_ns", c_uint64),
+        ("p90_ns", c_uint64),
         ("pattern", c_uint64),
         ("query_id", c_uint64),
         ("database", c_uint64),
         ("workers", c_uint32),
         ("flags", c_uint32),
+        ("shape", c_uint32),
+        ("reserved", c_uint32),
     ]
 
 
@@ -275,6 +329,7 @@ class HgAnswer(Structure):
         ("decided_by", c_uint8),
         ("passed", c_bool),
         ("estimate_ns", c_uint64),
+        ("p90_ns", c_uint64),
         ("used", c_uint64),
         ("bound", c_uint64),
         ("retry_ns", c_uint64),
@@ -300,7 +355,10 @@ class HgHolding(Structure):
         ("count", c_uint32),
         ("workers", c_uint32),
         ("flags", c_uint32),
+        ("shape", c_uint32),
         ("estimate_ns", c_uint64),
+        ("p90_ns", c_uint64),
+        ("wall_ns", c_uint64),
         ("plan_cost", c_double),
         ("pattern", c_uint64),
         ("query_id", c_uint64),
@@ -317,6 +375,7 @@ _SIZES: tuple[type[Structure], ...] = (
     HgCount,
     HgBucket,
     HgPattern,
+    HgLine,
     HgTrace,
     HgMatches,
     HgAsk,
@@ -324,6 +383,8 @@ _SIZES: tuple[type[Structure], ...] = (
     HgHolding,
     HgHoldingOne,
     HgBudget,
+    HgTally,
+    HgIdentity,
 )
 _OFFSETS: tuple[tuple[type[Structure], str], ...] = (
     (HgRegion, "sizes"),
@@ -331,7 +392,7 @@ _OFFSETS: tuple[tuple[type[Structure], str], ...] = (
     (HgRegion, "area"),
     (HgRegion, "health"),
     (HgRegion, "secret"),
-    (HgRegion, "median_k"),
+    (HgRegion, "host"),
     (HgRegion, "rejection"),
     (HgSeat, "version"),
     (HgSeat, "left_out"),
@@ -344,6 +405,7 @@ _OFFSETS: tuple[tuple[type[Structure], str], ...] = (
     (HgBucket, "label"),
     (HgPattern, "calls"),
     (HgPattern, "query_id"),
+    (HgPattern, "shapes"),
     (HgTrace, "plan_cost"),
     (HgTrace, "text"),
     (HgMatches, "at"),

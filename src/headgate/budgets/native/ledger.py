@@ -31,6 +31,7 @@ from typing import Any
 
 from headgate.budgets.ask import (
     MAX_MATCHES,
+    Estimate,
     Limit,
     Match,
     StatementAnswer,
@@ -38,13 +39,14 @@ from headgate.budgets.ask import (
     StatementVerdict,
 )
 from headgate.budgets.bucket import Bucket
-from headgate.budgets.cost import MedianCost, Pattern
+from headgate.budgets.cost import CostLine, Pattern
 from headgate.budgets.ledger import BudgetTotals
 from headgate.budgets.native.layout import (
     LABEL_BYTES,
     PAGE_BYTES,
     HgAnswer,
     HgAsk,
+    HgCost,
     HgHolding,
     HgMatches,
     HgSizes,
@@ -76,7 +78,7 @@ _PROTOTYPES: dict[str, tuple[Any, list[Any]]] = {
     "hg_resume": (None, [c_void_p, POINTER(HgHolding)]),
     "hg_settle": (None, [c_void_p, POINTER(HgHolding), c_uint64, c_bool, c_uint64]),
     "hg_charge": (None, [c_void_p, c_void_p, POINTER(HgMatches), c_uint64, c_uint64]),
-    "hg_estimate": (c_uint64, [c_void_p, POINTER(HgAsk)]),
+    "hg_estimate": (HgCost, [c_void_p, POINTER(HgAsk)]),
 }
 
 
@@ -195,8 +197,9 @@ class NativeLedger:
             if policy is not None:
                 core().hg_charge(self._address, policy, byref(_matches(matches)), cost_ns, now_ns)
 
-    def estimate_ns(self, ask: StatementCheck) -> int:
-        return int(core().hg_estimate(self._address, byref(_ask(ask))))
+    def estimate(self, ask: StatementCheck) -> Estimate:
+        cost = core().hg_estimate(self._address, byref(_ask(ask)))
+        return Estimate(cost.mean_ns, cost.p90_ns)
 
     @contextmanager
     def _policy(self, matches: Sequence[Match]) -> Iterator[int | None]:
@@ -260,16 +263,12 @@ class NativeLedger:
         }
 
     def pattern(self, key: int) -> Pattern | None:
-        for view in self.view.patterns():
-            if view.key == key:
-                averages = view.cpu_ema_ns, view.plan_cost_ema
-                return Pattern(key, *averages, view.calls, view.error, view.cpu_ns, view.last_ns)
-        return None
+        return next((view.known for view in self.view.patterns() if view.key == key), None)
 
     @property
-    def host(self) -> MedianCost:
-        head = self.view.head()
-        return MedianCost(head.median_k or 0.0, head.median_calls)
+    def host(self) -> CostLine:
+        """Of all patterns."""
+        return self.view.head().host
 
 
 def _address_of(memory: mmap.mmap | bytearray, offset: int) -> int:
@@ -298,9 +297,11 @@ def _ask(ask: StatementCheck) -> HgAsk:
         wall_ms=ask.wall_ms,
         plan_cost=ask.plan_cost,
         cost_ns=ask.cost_ns,
+        p90_ns=ask.p90_ns,
         pattern=ask.pattern,
         workers=ask.workers,
         flags=int(ask.flags),
+        shape=ask.shape,
     )
 
 
@@ -310,6 +311,7 @@ def _answer(words: HgAnswer, count: int) -> StatementAnswer:
         limits=tuple(Limit(limit) for limit in words.limit[:count]),
         thresholds=tuple(Limit(limit) for limit in words.threshold[:count]),
         estimate_ns=words.estimate_ns,
+        p90_ns=words.p90_ns,
         match=words.match,
         decided_by=Limit(words.decided_by),
         passed=words.passed,

@@ -13,6 +13,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -59,7 +60,8 @@ class Recipe:
     linked: tuple[str, ...] = LINKED
     libraries: tuple[str, ...] = ("-lm",)
     needs: tuple[tuple[str, str], ...] = ()
-    """What the compiler's words mean: a piece of them, and what to do about it."""
+    """What a compiler's or loader's words mean: a piece of them, and what to do about it."""
+    building: str = "building the traffic core (once, a few seconds) …"
 
 
 CORE = Recipe("libheadgate", "the traffic core", "headgate.h", ("native",), BESIDE, misfits)
@@ -79,6 +81,7 @@ def open_library(path: Path, recipe: Recipe = CORE) -> ctypes.CDLL:
         library = ctypes.CDLL(str(path))
         faults = recipe.misfits(library)
     except (OSError, AttributeError) as error:
+        _remedy(str(error), f"{path} cannot be loaded", recipe)
         raise NativeUnavailable(
             f"{path} is no {recipe.what.removeprefix('the ')}: {error}"
         ) from error
@@ -97,7 +100,8 @@ def built(checkout: Path, compiler: str | None = None, recipe: Recipe = CORE) ->
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with _alone(target.parent / "lock"):
             if not target.exists():
-                compile_to(target, sources, recipe, compiler)
+                with progress(recipe.building):
+                    compile_to(target, sources, recipe, compiler)
                 _forget(target.parent.glob(f"{recipe.name}-*.so"), _KEPT_BUILDS)
     return target
 
@@ -105,9 +109,24 @@ def built(checkout: Path, compiler: str | None = None, recipe: Recipe = CORE) ->
 def build_beside(compiler: str | None = None, recipe: Recipe = CORE) -> Path:
     """Where a wheel would have it, for all users of this installation."""
     sources, _ = _sources(CHECKOUT, recipe)
-    compile_to(recipe.beside, sources, recipe, compiler)
+    with progress(recipe.building):
+        compile_to(recipe.beside, sources, recipe, compiler)
     open_library(recipe.beside, recipe)
     return recipe.beside
+
+
+@contextmanager
+def progress(building: str) -> Iterator[None]:
+    """On stderr: a compiler says nothing for half a minute, and people think that it hangs."""
+    began = time.monotonic()
+    _say(building)
+    yield
+    _say(f"built in {time.monotonic() - began:.0f} s")
+
+
+def _say(text: str) -> None:
+    with suppress(OSError, ValueError):  # Nobody may be there to read it.
+        print(text, file=sys.stderr, flush=True)  # noqa: T201
 
 
 def _sources(checkout: Path, recipe: Recipe) -> tuple[list[Path], Path]:
@@ -236,12 +255,16 @@ def _run(command: list[str], folder: Path, recipe: Recipe) -> None:
         ) from None
     if done.returncode == 0:
         return
-    for said, remedy in recipe.needs:
-        if said in done.stderr:
-            raise NativeUnavailable(f"{compiler} cannot build {recipe.what}: {remedy}")
+    _remedy(done.stderr, f"{compiler} cannot build {recipe.what}", recipe)
     raise NativeUnavailable(
         f"{compiler} cannot build {recipe.what} from {folder}:\n{done.stderr[-2000:]}"
     )
+
+
+def _remedy(said: str, what: str, recipe: Recipe) -> None:
+    for words, remedy in recipe.needs:
+        if words in said:
+            raise NativeUnavailable(f"{what}: {remedy}")
 
 
 def _forget(files: Iterable[Path], kept: int) -> None:

@@ -7,6 +7,7 @@ Others write while this reads. Each word is whole; what belongs together is brac
 from __future__ import annotations
 
 import ctypes
+import math
 import zlib
 from collections.abc import Iterator
 from ctypes import Structure, c_uint64
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from headgate.budgets.bucket import cpu_ns, owed_ns, server_ns
+from headgate.budgets.cost import NO_LINE, CostLine, Pattern
 from headgate.budgets.native.layout import (
     POLICY_MAGIC,
     REGION_FORMAT,
@@ -23,10 +25,12 @@ from headgate.budgets.native.layout import (
     HgBucket,
     HgBudget,
     HgCount,
+    HgLine,
     HgPattern,
     HgPolicyHead,
     HgRegion,
     HgSeat,
+    HgTally,
 )
 from headgate.errors import MeterFailed
 
@@ -53,9 +57,8 @@ class RegionHead:
     workers: int
     started_ns: int
     started_ms: int
-    median_k: float | None
-    """CPU ns per unit of plan cost; None: nothing has been measured."""
-    median_calls: int
+    host: CostLine
+    """Of all patterns: the guess for one that has never run."""
     pattern_evictions: int
     counts_full: int
 
@@ -98,6 +101,7 @@ class CountView:
     delayed_ns: int
     unpinned: int
     last_violation_ms: int
+    wall_ns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +128,23 @@ class BucketView:
 
 
 @dataclass(frozen=True, slots=True)
+class TallyView:
+    name: str
+    """Empty: all that have no place of their own."""
+    admitted: int
+    by_budget: int
+    by_rule: int
+    passed: int
+    last_budget: int
+
+
+@dataclass(frozen=True, slots=True)
 class PatternView:
     key: int
     query_id: int
     database: int
-    calls: int
-    cpu_ema_ns: float
-    plan_cost_ema: float
-    error: float
-    cpu_ns: int
-    last_ns: int
-
-    @property
-    def k(self) -> float | None:
-        """CPU ns per unit of plan cost."""
-        return self.cpu_ema_ns / self.plan_cost_ema if self.plan_cost_ema > 0 else None
+    wall_ns: int
+    known: Pattern
 
 
 class RegionView:
@@ -172,8 +178,7 @@ class RegionView:
             workers=head.workers,
             started_ns=head.started_ns,
             started_ms=head.started_ms,
-            median_k=head.median_k if head.median_calls else None,
-            median_calls=head.median_calls,
+            host=line_of(head.host),
             pattern_evictions=head.pattern_evictions,
             counts_full=head.counts_full,
         )
@@ -199,6 +204,18 @@ class RegionView:
             if count.key > TAKEN_KEY
         ]
 
+    def tallies(self) -> list[TallyView]:
+        """Of clients; the first is of those that have no place."""
+        places = self._places
+        return [
+            TallyView(
+                name=tally.name.decode(errors="replace"),
+                **_fields(tally, "admitted", "by_budget", "by_rule", "passed", "last_budget"),
+            )
+            for at, tally in self._each(HgTally, places.clients_at, places.sizes.clients)
+            if at == 0 or tally.key > TAKEN_KEY
+        ]
+
     def buckets(self, now_ns: int) -> list[BucketView]:
         """All that are in the table; `live` are those in debt or in use."""
         capacities = self._capacities_ns()
@@ -211,9 +228,11 @@ class RegionView:
 
     def patterns(self) -> list[PatternView]:
         places = self._places
-        names = [name for name, *_ in HgPattern._fields_ if name != "spare"]
         return [
-            PatternView(**_fields(pattern, *names))
+            PatternView(
+                known=_pattern(pattern),
+                **_fields(pattern, "key", "query_id", "database", "wall_ns"),
+            )
             for at, pattern in self._each(HgPattern, places.patterns_at, places.sizes.patterns)
             if pattern.key > TAKEN_KEY and self._still(places.patterns_at, at, pattern)
         ]
@@ -302,9 +321,28 @@ def _fields(words: Structure, *names: str) -> dict[str, int]:
     return {name: getattr(words, name) for name in names}
 
 
+def line_of(words: HgLine) -> CostLine:
+    """Others may write anything into a region: what is no number counts for nothing."""
+    numbers = (words.variance, words.plan_cost, words.cpu, words.spread, words.common)
+    if not all(map(math.isfinite, numbers)):
+        return NO_LINE
+    a, b, c, d = words.bends
+    return CostLine(words.shape, words.calls, *numbers, bends=(a, b, c, d))
+
+
+def _pattern(words: HgPattern) -> Pattern:
+    a, b, c = map(line_of, words.shapes)
+    return Pattern(
+        whole=line_of(words.whole),
+        shapes=(a, b, c),
+        **_fields(words, "key", "calls", "cpu_ns", "last_ns"),
+        error=words.error,
+    )
+
+
 def _count_view(count: HgCount) -> CountView:
     plain = ("key", "admitted", "estimated_ns", "charged_ns", "passed", "sleeping", "forgiven_ns")
-    rest = ("evicted", "delayed", "delayed_ns", "unpinned", "last_violation_ms")
+    rest = ("evicted", "delayed", "delayed_ns", "unpinned", "last_violation_ms", "wall_ns")
     return CountView(
         name=count.name.decode(errors="replace"),
         warned=tuple(count.warned),
@@ -328,6 +366,7 @@ def _fault(head: HgRegion, length: int) -> str:
         (head.bucket_keys_at, sizes.buckets * _WORD),
         (head.buckets_at, sizes.buckets * ctypes.sizeof(HgBucket)),
         (head.patterns_at, sizes.patterns * ctypes.sizeof(HgPattern)),
+        (head.clients_at, sizes.clients * ctypes.sizeof(HgTally)),
         *((at, sizes.policy_bytes) for at in head.areas_at),
     )
     if sizes.policy_bytes < ctypes.sizeof(HgPolicyHead) or not head.cpus_milli:

@@ -25,7 +25,7 @@ from headgate.errors import HeadgateError
 
 EXTENSION = "pg_headgate"
 PARTS = (EXTENSION, "native")
-OLDEST_MAJOR, NEWEST_MAJOR = 14, 18
+OLDEST_MAJOR, NEWEST_MAJOR = 14, 19
 MAKE_TIMEOUT_S = 300
 MAKE_JOBS = 4
 ASK_TIMEOUT_S = 10
@@ -147,6 +147,47 @@ def missing_for(config: PgConfig) -> list[str]:
             f"install the packages {config.compiler} and libc6-dev"
         )
     return found
+
+
+def version_of(program: Path) -> str | None:
+    """Of a `postgres`, such as 15.18; None where it is not there or does not run."""
+    try:
+        done = _run([str(program), "--version"], timeout_s=ASK_TIMEOUT_S)
+    except OSError:
+        return None
+    found = re.match(r"postgres \(PostgreSQL\) (\S+)", done.stdout)
+    return found[1] if found else None
+
+
+def headers_version(config: PgConfig) -> str | None:
+    try:
+        text = (config.headers / "pg_config.h").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    found = re.search(r'^#define PG_VERSION "([^"]+)"', text, re.MULTILINE)
+    return found[1] if found else None
+
+
+def minor_fault(
+    major: int, *, running: str | None, installed: str | None, headers: str | None
+) -> str | None:
+    """What an upgrade has left half done. None: all are of one version, as far as is known."""
+    if running and installed and running != installed:
+        return (
+            f"the server runs Postgres {running}, but its program files are of {installed}: an "
+            "upgrade was installed under it. Restart the server, then run this again"
+        )
+    server = running or installed
+    if server and headers and headers != server:
+        pinned = (
+            f"postgresql-server-dev-{major}=$(dpkg-query -Wf '${{Version}}' postgresql-{major})"
+        )
+        return (
+            f"the headers are of Postgres {headers}, and the server is {server}: install those of "
+            f'the server (apt-get install "{pinned}" upgrades nothing), or the package '
+            f"postgresql-{major}-headgate, which needs no headers"
+        )
+    return None
 
 
 def build_extension(pg_config: Path, into: Path, *, warnings_as_errors: bool = False) -> Path:

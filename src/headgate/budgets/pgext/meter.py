@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from headgate.budgets.ask import Limit, StatementIdentity, StatementVerdict, budget_key
 from headgate.budgets.bucket import server_ns
 from headgate.budgets.compiled import read_compiled
+from headgate.budgets.cost import exp2
 from headgate.budgets.native.layout import HgRegion
 from headgate.budgets.native.region import (
     BucketView,
@@ -38,6 +39,7 @@ from headgate.budgets.readings import (
     BucketReading,
     BudgetCounts,
     BudgetReadings,
+    ClientTally,
     PatternReading,
     Seat,
     ServerHealth,
@@ -45,6 +47,7 @@ from headgate.budgets.readings import (
 from headgate.budgets.traces import Trace, TraceBatch
 from headgate.errors import MeterFailed
 
+OTHERS = "others"
 MAX_PATTERNS = 1000
 """The most expensive ones; a server may know many thousands."""
 _HEALTH = (ServerHealth.UNKNOWN, ServerHealth.HEALTHY, ServerHealth.UNHEALTHY)
@@ -145,6 +148,17 @@ def _readings(region: RegionView, budgets: Budgets, now_ns: int) -> BudgetReadin
         budgets=MappingProxyType({count.name: _counts(count) for count in counts}),
         buckets=tuple(_buckets(live, head, budgets, names)),
         patterns=tuple(_patterns(region.patterns())),
+        clients=MappingProxyType(
+            {
+                tally.name or OTHERS: ClientTally(
+                    tally.admitted,
+                    tally.by_budget,
+                    tally.by_rule,
+                    names.get(tally.last_budget, ""),
+                )
+                for tally in region.tallies()
+            }
+        ),
     )
 
 
@@ -155,6 +169,7 @@ def _counts(words: CountView) -> BudgetCounts:
         admitted=words.admitted,
         estimated_ns=words.estimated_ns,
         charged_ns=words.charged_ns,
+        wall_ns=words.wall_ns,
         passed=words.passed,
         sleeping=words.sleeping,
         forgiven_ns=words.forgiven_ns,
@@ -197,15 +212,19 @@ def _capacity_ns(budget: Budget | None, cpus_milli: int) -> int | None:
 
 
 def _patterns(found: Iterable[PatternView]) -> Iterator[PatternReading]:
-    for pattern in heapq.nlargest(MAX_PATTERNS, found, key=lambda pattern: pattern.cpu_ns):
+    for pattern in heapq.nlargest(MAX_PATTERNS, found, key=lambda pattern: pattern.known.cpu_ns):
+        known, whole = pattern.known, pattern.known.whole
+        cost = whole.typical_estimate
         yield PatternReading(
             query_id=pattern.query_id,
             database=pattern.database,
-            calls=pattern.calls,
-            k=pattern.k,
-            cpu_mean_ns=pattern.cpu_ema_ns,
-            error=pattern.error,
-            cpu_total_ns=pattern.cpu_ns,
+            calls=known.calls,
+            k=exp2(whole.typical - whole.plan_cost) if whole.calls else None,
+            cpu_mean_ns=float(cost.mean_ns) if whole.calls else 0.0,
+            cpu_p90_ns=float(cost.p90_ns) if whole.calls else 0.0,
+            error=known.error,
+            cpu_total_ns=known.cpu_ns,
+            wall_total_ns=pattern.wall_ns,
         )
 
 
@@ -216,7 +235,7 @@ def _patterns(found: Iterable[PatternView]) -> Iterator[PatternReading]:
 # Each has a stamp: odd while it is written, and its number once it is whole. It is looked at before
 # and after, so that a half-written one is lost and not believed.
 
-TRACE = Struct("<QqQQQQQdfIHBBBB16sBBBxHH410s")
+TRACE = Struct("<QqQQQQQQdfIHBBBB16sBBBxHH402s")
 STAMP = Struct("<Q")
 MAX_BLOCKED = 2000.0
 """In the 10 ms that one trace covers: not even a blocked statement takes less than 5 us."""
@@ -283,8 +302,8 @@ def _each(memory: memoryview, ring: _Ring, first: int) -> Iterator[Trace]:
 def read_trace(raw: bytes) -> Trace | None:
     """None: it says what no trace says."""
     words = TRACE.unpack(raw)
-    stamp, wall_ms, query_id, fingerprint, estimate_ns, actual_ns, wall_ns = words[:7]
-    plan_cost, weight, budget, workers, verdict, limit, flags, family, address = words[7:16]
+    stamp, wall_ms, query_id, fingerprint, estimate_ns, p90_ns, actual_ns, wall_ns = words[:8]
+    plan_cost, weight, budget, workers, verdict, limit, flags, family, address = words[8:17]
     if verdict >= len(StatementVerdict) or limit >= len(Limit) or not weight > 0:
         return None
     names = _names(words)
@@ -296,11 +315,12 @@ def read_trace(raw: bytes) -> Trace | None:
         wall_ms=wall_ms,
         who=_who(username, database, application, family, address),
         tags=_tags(tags),
-        tags_left_out=words[20],
+        tags_left_out=words[21],
         query_id=query_id,
         fingerprint=fingerprint,
         plan_cost=plan_cost,
         estimate_ns=estimate_ns,
+        p90_ns=p90_ns,
         actual_ns=actual_ns,
         wall_ns=wall_ns,
         workers=max(1, workers),
@@ -313,7 +333,7 @@ def read_trace(raw: bytes) -> Trace | None:
 
 
 def _names(words: tuple[Any, ...]) -> tuple[bytes, bytes, bytes, bytes] | None:
-    lengths, text = (*words[16:19], words[19]), words[21]
+    lengths, text = (*words[17:20], words[20]), words[22]
     if sum(lengths) > len(text):
         return None
     ends = [sum(lengths[: at + 1]) for at in range(len(lengths))]

@@ -11,17 +11,19 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headgate.base.advice import Advice, Severity
 from headgate.base.clock import SystemClock
 from headgate.base.places import with_lines
 from headgate.base.ports import Clock
+from headgate.budgets.advice import advise
 from headgate.budgets.compiled import CompiledPolicy, read_compiled
-from headgate.budgets.lint import advise
+from headgate.budgets.native.library import progress
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.pgext import directory as files
 from headgate.budgets.pgext.build import (
@@ -29,8 +31,11 @@ from headgate.budgets.pgext.build import (
     BuildFailed,
     PgConfig,
     build_extension,
+    headers_version,
     install_built,
+    minor_fault,
     read_pg_config,
+    version_of,
 )
 from headgate.budgets.pgext.directory import MAX_POLICY_BYTES, ServerFile
 from headgate.budgets.pgext.meter import Force, RegionMeter, force_in
@@ -38,7 +43,6 @@ from headgate.budgets.pgext.publisher import FilePolicySink
 from headgate.budgets.policy import Mode, Policy
 from headgate.budgets.readings import BudgetReadings, Published, ServerHealth
 from headgate.errors import Fault, HeadgateError, InvalidSettings, MeterFailed, PolicyRejected
-from headgate.metrics.lint import Advice, Severity
 
 if TYPE_CHECKING:
     import psycopg
@@ -73,8 +77,12 @@ class Extension:
                 f"{config.path} is of {config.version}, and the server is a Postgres "
                 f"{server.major}: name the right one by --pg-config"
             )
+        if fault := _minor_fault(config, data_directory, server):
+            raise HeadgateError(fault)
+        building = f"building the extension for {config.version} (about 20 s) …"
         with tempfile.TemporaryDirectory(prefix="headgate-build-") as work:
-            build_extension(config.path, Path(work))
+            with progress(building):
+                build_extension(config.path, Path(work))
             install_built(config.path, Path(work))
         return {
             "postgres": config.version,
@@ -378,7 +386,7 @@ PLACES = (
 )
 KNOWN_MAJORS = tuple(range(14, 19))
 ASK = "SELECT name, setting FROM pg_settings WHERE name = ANY(%s)"
-ASKED = ("server_version_num", "data_directory", "shared_preload_libraries")
+ASKED = ("server_version_num", "server_version", "data_directory", "shared_preload_libraries")
 
 
 class ServerNotFound(HeadgateError):
@@ -390,6 +398,8 @@ class ServerSettings:
     """What a server that accepts connections says about its installation."""
 
     major: int
+    version: str
+    """Such as 15.18."""
     data_directory: Path | None
     """None: the role may not see it."""
     preloaded: str
@@ -435,6 +445,7 @@ def ask_server(dsn: str) -> ServerSettings:
     folder = said.get("data_directory")
     return ServerSettings(
         major=int(said["server_version_num"]) // 10_000,
+        version=str(said["server_version"]).split()[0],
         data_directory=Path(folder) if folder else None,
         preloaded=said.get("shared_preload_libraries") or "",
     )
@@ -456,12 +467,33 @@ def major_of_data(data_directory: Path) -> int:
 def _of_process(data_directory: Path) -> PgConfig | None:
     """Beside the very program that runs on these files; None if that is not known."""
     try:
-        pid = (data_directory / "postmaster.pid").read_text(encoding="utf-8").split("\n", 1)[0]
-        program = Path(f"/proc/{int(pid)}/exe").readlink()
+        program = _program_of(data_directory).readlink()
     except (OSError, ValueError):
         return None
     beside = program.with_name("pg_config")
     return read_pg_config(beside) if beside.is_file() else None
+
+
+def _program_of(data_directory: Path) -> Path:
+    """It runs, also where the file that it was started from has been replaced."""
+    pid = (data_directory / "postmaster.pid").read_text(encoding="utf-8").split("\n", 1)[0]
+    return Path(f"/proc/{int(pid)}/exe")
+
+
+def _minor_fault(
+    config: PgConfig, data_directory: Path | None, server: ServerSettings | None
+) -> str | None:
+    running = None if server is None else server.version
+    data_directory = data_directory or (None if server is None else server.data_directory)
+    if running is None and data_directory is not None:
+        with suppress(OSError, ValueError):
+            running = version_of(_program_of(data_directory))
+    return minor_fault(
+        config.major,
+        running=running,
+        installed=version_of(config.bin_dir / "postgres"),
+        headers=headers_version(config),
+    )
 
 
 def _of_major(major: int) -> PgConfig:

@@ -117,8 +117,8 @@ def _open(server: ServerFile, directory: Path, access: int) -> int:
 
 def _gone(server: ServerFile, directory: Path) -> str:
     return (
-        f"the server of {directory} is not running: process {server.pid}, which it says it is, "
-        "is gone or is another program's (or runs in another PID namespace: share it, as with "
+        f"the server of {directory} is not running: process {server.pid} of its postmaster.pid "
+        "has ended or is another program (or it runs in another PID namespace: share it, as with "
         "docker run --pid=container:…)"
     )
 

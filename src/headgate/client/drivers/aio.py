@@ -26,7 +26,7 @@ from headgate.client.drivers.pool import (
     connection_over,
     no_answer,
 )
-from headgate.client.http1 import BadResponse, ClosedUnread, Response, ResponseReader
+from headgate.client.http1 import BadResponse, ClosedUnread, Response, ResponseReader, exchange
 from headgate.client.replies import NoAnswer
 from headgate.client.steps import Ask, NoTurn, Outcomes, Reply, Sent, Sleep, Step, Tell, Together
 from headgate.client.target import Target
@@ -246,13 +246,13 @@ async def _converse(
     connection: PooledConnection, request: bytes, reader: ResponseReader
 ) -> Response:
     loop = asyncio.get_running_loop()
-    raw, exchange = connection.raw, connection.exchange(request, reader)
+    raw, steps = connection.raw, exchange(request, reader, connection.tls)
     try:
-        outgoing = next(exchange)
+        outgoing = next(steps)
         while True:
             if outgoing:
                 await _send(raw, outgoing, loop)
-            outgoing = exchange.send(await loop.sock_recv(raw, READ_BYTES))
+            outgoing = steps.send(await loop.sock_recv(raw, READ_BYTES))
     except StopIteration as end:
         response: Response = end.value
         return response

@@ -13,7 +13,7 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING
 
-from headgate.client.http1 import BadResponse, Exchange, ResponseReader, exchange
+from headgate.client.http1 import BadResponse
 from headgate.client.replies import NoAnswer
 from headgate.client.target import Target
 
@@ -36,10 +36,6 @@ class PooledConnection:
     def __init__(self, raw: socket.socket, tls: TlsSession | None = None) -> None:
         self.raw = raw
         self.tls = tls
-
-    def exchange(self, request: bytes, reader: ResponseReader) -> Exchange:
-        plain = exchange(request, reader)
-        return plain if self.tls is None else self.tls.exchange(plain)
 
     def close(self) -> None:
         self.raw.close()

@@ -18,7 +18,7 @@ from headgate.client.drivers.pool import (
     connection_over,
     no_answer,
 )
-from headgate.client.http1 import BadResponse, ClosedUnread, Response, ResponseReader
+from headgate.client.http1 import BadResponse, ClosedUnread, Response, ResponseReader, exchange
 from headgate.client.replies import NoAnswer
 from headgate.client.steps import Ask, Outcomes, Reply, Sent, Sleep, Step, Tell, Together
 from headgate.client.target import Target
@@ -156,15 +156,15 @@ def connect(target: Target, deadline: Deadline) -> PooledConnection:
 def converse(
     connection: PooledConnection, request: bytes, reader: ResponseReader, deadline: Deadline
 ) -> Response:
-    raw, exchange = connection.raw, connection.exchange(request, reader)
+    raw, steps = connection.raw, exchange(request, reader, connection.tls)
     try:
-        outgoing = next(exchange)
+        outgoing = next(steps)
         while True:
             if outgoing:
                 raw.settimeout(deadline.left_s())
                 raw.sendall(outgoing, NO_SIGNAL)
             raw.settimeout(deadline.left_s())
-            outgoing = exchange.send(raw.recv(READ_BYTES))
+            outgoing = steps.send(raw.recv(READ_BYTES))
     except StopIteration as end:
         response: Response = end.value
         return response

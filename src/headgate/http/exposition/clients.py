@@ -10,7 +10,7 @@ from itertools import islice
 from headgate.base.names import OTHER, Scope
 from headgate.base.prometheus import Row
 from headgate.history.recorder import BUDGET, RULE, ClientRecord
-from headgate.http.exposition.series import Scrape, Series, single
+from headgate.http.exposition.series import Scrape, Section, single
 from headgate.rules.matching import Kind, Rule
 
 WINDOWS = {"5m": 300.0, "1h": 3600.0, "24h": 86400.0}
@@ -36,31 +36,6 @@ def decider(by: str) -> tuple[str, str]:
     return (Scope.HOST.value if by not in ("", OTHER) else ""), by
 
 
-def _checks(look: Scrape) -> Iterator[Row]:
-    counts: dict[tuple[str, str, str, str, str], int] = {}
-    deciders: dict[str, tuple[str, str]] = {}
-    for (database, client, verdict, by), count in look.totals.items():
-        if by not in deciders:
-            deciders[by] = decider(by)
-        labels = (database, client, verdict.value, *deciders[by])
-        counts[labels] = counts.get(labels, 0) + count
-    yield from counts.items()
-
-
-def _forgotten(look: Scrape) -> Iterator[Row]:
-    for (database, verdict), count in look.parts.recorder.forgotten.items():
-        yield (database, verdict.value), float(count)
-
-
-def _recent(look: Scrape) -> Iterator[Row]:
-    ages_s: dict[str, list[float]] = {database: [] for database in look.healths}
-    for database, _, record in look.parts.recorder.clients():
-        ages_s.setdefault(database, []).append(look.now.wall_s - record.last_at)
-    for database, ages in ages_s.items():
-        for window, seconds in WINDOWS.items():
-            yield (database, window), float(sum(age_s < seconds for age_s in ages))
-
-
 def _held(look: Scrape) -> list[tuple[float, str, str, ClientRecord]]:
     """(for how long, database, client, its record)"""
     now_s = look.now.wall_s
@@ -71,26 +46,7 @@ def _held(look: Scrape) -> list[tuple[float, str, str, ClientRecord]]:
     ]
 
 
-def _held_clients(look: Scrape) -> Iterator[Row]:
-    counts = Counter(database for _, database, _, _ in _held(look))
-    for database in {*look.healths, *counts}:
-        yield (database,), float(counts[database])
-
-
-def _held_seconds(look: Scrape) -> Iterator[Row]:
-    longest = nlargest(MAX_NAMED, _held(look), key=lambda item: (item[0], item[2]))
-    for held_s, database, client, record in longest:
-        scope, metric = decider(record.rejected_by)
-        yield (database, client, record.last_verdict.value, scope, metric), held_s
-
-
 # --- without a throttler -------------------------------------------------------------------------
-
-
-def _unthrottled_clients(look: Scrape) -> Iterator[Row]:
-    if (book := look.parts.watchers.unthrottled) is not None:
-        periods = book.since(look.now.wall_s - UNTHROTTLED_S)
-        yield (), float(len({client for client, _ in periods}))
 
 
 def _unthrottled(look: Scrape) -> Iterator[tuple[str, float, int]]:
@@ -105,123 +61,134 @@ def _unthrottled(look: Scrape) -> Iterator[tuple[str, float, int]]:
         yield client, seconds[client], pieces[client]
 
 
+# --- clients that decide locally ----------------------------------------------------------------
+
+
+CLIENTS = Section()
+
+
+@CLIENTS.rows(
+    "headgate_checks_total{database,client,verdict,scope,metric}",
+    "Checks answered. `metric` is what decided, in its `scope`: a metric, `(rule)`, "
+    "`(budget)`, or empty if the check was admitted. For an admission, `(rule)` is the "
+    "exemption that made it possible.",
+)
+def _checks(look: Scrape) -> Iterator[Row]:
+    counts: dict[tuple[str, str, str, str, str], int] = {}
+    deciders: dict[str, tuple[str, str]] = {}
+    for (database, client, verdict, by), count in look.totals.items():
+        if by not in deciders:
+            deciders[by] = decider(by)
+        labels = (database, client, verdict.value, *deciders[by])
+        counts[labels] = counts.get(labels, 0) + count
+    yield from counts.items()
+
+
+@CLIENTS.rows(
+    "headgate_checks_forgotten_total{database,verdict}",
+    "Checks of clients that lost their place, so that their series have ended. Add them to "
+    "`headgate_checks_total` for all checks since the start, but not to rates.",
+)
+def _forgotten(look: Scrape) -> Iterator[Row]:
+    for (database, verdict), count in look.parts.recorder.forgotten.items():
+        yield (database, verdict.value), float(count)
+
+
+CLIENTS.add(
+    "headgate_dice_waived_total",
+    "Checks that skipped ratio rules, because these had rejected the client for the maximum time.",
+    single(
+        lambda look: (
+            None
+            if (fairness := look.parts.checker.fairness) is None
+            else float(fairness.waived_total)
+        )
+    ),
+)
+
+
+@CLIENTS.rows(
+    "headgate_clients{database,window}",
+    "Clients that checked within the window. Clients that share a place count as one.",
+)
+def _recent(look: Scrape) -> Iterator[Row]:
+    ages_s: dict[str, list[float]] = {database: [] for database in look.healths}
+    for database, _, record in look.parts.recorder.clients():
+        ages_s.setdefault(database, []).append(look.now.wall_s - record.last_at)
+    for database, ages in ages_s.items():
+        for window, seconds in WINDOWS.items():
+            yield (database, window), float(sum(age_s < seconds for age_s in ages))
+
+
+@CLIENTS.rows(
+    "headgate_clients_held{database}",
+    "Clients whose last check was rejected, and that checked within the last minute.",
+)
+def _held_clients(look: Scrape) -> Iterator[Row]:
+    counts = Counter(database for _, database, _, _ in _held(look))
+    for database in {*look.healths, *counts}:
+        yield (database,), float(counts[database])
+
+
+@CLIENTS.rows(
+    "headgate_client_held_seconds{database,client,verdict,scope,metric}",
+    "How long such a client has been throttled without a break, and what rejected its last "
+    "check. Only while it lasts; the 100 longest.",
+)
+def _held_seconds(look: Scrape) -> Iterator[Row]:
+    longest = nlargest(MAX_NAMED, _held(look), key=lambda item: (item[0], item[2]))
+    for held_s, database, client, record in longest:
+        scope, metric = decider(record.rejected_by)
+        yield (database, client, record.last_verdict.value, scope, metric), held_s
+
+
+@CLIENTS.rows(
+    "headgate_unthrottled_clients",
+    "Clients that reported work without a throttler, in periods that ended within the last hour.",
+)
+def _unthrottled_clients(look: Scrape) -> Iterator[Row]:
+    if (book := look.parts.watchers.unthrottled) is not None:
+        periods = book.since(look.now.wall_s - UNTHROTTLED_S)
+        yield (), float(len({client for client, _ in periods}))
+
+
+@CLIENTS.rows(
+    "headgate_unthrottled_seconds{client}",
+    "How long they worked without one in those periods; the 100 longest.",
+)
 def _unthrottled_seconds(look: Scrape) -> Iterator[Row]:
     for client, total_s, _ in _unthrottled(look):
         yield (client,), total_s
 
 
+@CLIENTS.rows(
+    "headgate_unthrottled_pieces{client}",
+    "Pieces of work that they did in those periods; the same 100.",
+)
 def _unthrottled_pieces(look: Scrape) -> Iterator[Row]:
     for client, _, pieces in _unthrottled(look):
         yield (client,), float(pieces)
 
 
-# --- clients that decide locally ----------------------------------------------------------------
-
-
-CLIENTS = (
-    Series(
-        "headgate_checks_total",
-        "counter",
-        ("database", "client", "verdict", "scope", "metric"),
-        "Checks answered. `metric` is what decided, in its `scope`: a metric, `(rule)`, "
-        "`(budget)`, or empty if the check was admitted. For an admission, `(rule)` is the "
-        "exemption that made it possible.",
-        _checks,
-    ),
-    Series(
-        "headgate_checks_forgotten_total",
-        "counter",
-        ("database", "verdict"),
-        "Checks of clients that lost their place, so that their series have ended. Add them to "
-        "`headgate_checks_total` for all checks since the start, but not to rates.",
-        _forgotten,
-    ),
-    Series(
-        "headgate_dice_waived_total",
-        "counter",
-        (),
-        "Checks that skipped ratio rules, because these had rejected the client for the maximum "
-        "time.",
-        single(
-            lambda look: (
-                None
-                if (fairness := look.parts.checker.fairness) is None
-                else float(fairness.waived_total)
-            )
-        ),
-    ),
-    Series(
-        "headgate_clients",
-        "gauge",
-        ("database", "window"),
-        "Clients that checked within the window. Clients that share a place count as one.",
-        _recent,
-    ),
-    Series(
-        "headgate_clients_held",
-        "gauge",
-        ("database",),
-        "Clients whose last check was rejected, and that checked within the last minute.",
-        _held_clients,
-    ),
-    Series(
-        "headgate_client_held_seconds",
-        "gauge",
-        ("database", "client", "verdict", "scope", "metric"),
-        "How long such a client has been throttled without a break, and what rejected its last "
-        "check. Only while it lasts; the 100 longest.",
-        _held_seconds,
-    ),
-    Series(
-        "headgate_unthrottled_clients",
-        "gauge",
-        (),
-        "Clients that reported work without a throttler, in periods that ended within "
-        "the last hour.",
-        _unthrottled_clients,
-    ),
-    Series(
-        "headgate_unthrottled_seconds",
-        "gauge",
-        ("client",),
-        "How long they worked without one in those periods; the 100 longest.",
-        _unthrottled_seconds,
-    ),
-    Series(
-        "headgate_unthrottled_pieces",
-        "gauge",
-        ("client",),
-        "Pieces of work that they did in those periods; the same 100.",
-        _unthrottled_pieces,
-    ),
-    Series(
-        "headgate_snapshot_listeners",
-        "gauge",
-        (),
-        "Streams of snapshots, one for each process and database that decides locally.",
-        single(lambda look: float(look.parts.local.broadcasts.subscribers)),
-    ),
-    Series(
-        "headgate_snapshot_listeners_dropped_total",
-        "counter",
-        (),
-        "Streams that were closed because the client did not read for 5 s.",
-        single(lambda look: float(look.parts.local.broadcasts.dropped_total)),
-    ),
-    Series(
-        "headgate_local_decisions_total",
-        "counter",
-        (),
-        "Decisions that clients made locally and reported; `headgate_checks_total` includes them.",
-        single(lambda look: float(look.parts.local.intake.decisions_total)),
-    ),
-    Series(
-        "headgate_local_reports_repeated_total",
-        "counter",
-        (),
-        "Batches of such decisions that arrived again, and were not counted again.",
-        single(lambda look: float(look.parts.local.intake.repeated_total)),
-    ),
+CLIENTS.add(
+    "headgate_snapshot_listeners",
+    "Streams of snapshots, one for each process and database that decides locally.",
+    single(lambda look: float(look.parts.local.broadcasts.subscribers)),
+)
+CLIENTS.add(
+    "headgate_snapshot_listeners_dropped_total",
+    "Streams that were closed because the client did not read for 5 s.",
+    single(lambda look: float(look.parts.local.broadcasts.dropped_total)),
+)
+CLIENTS.add(
+    "headgate_local_decisions_total",
+    "Decisions that clients made locally and reported; `headgate_checks_total` includes them.",
+    single(lambda look: float(look.parts.local.intake.decisions_total)),
+)
+CLIENTS.add(
+    "headgate_local_reports_repeated_total",
+    "Batches of such decisions that arrived again, and were not counted again.",
+    single(lambda look: float(look.parts.local.intake.repeated_total)),
 )
 
 
@@ -247,13 +214,6 @@ def state_of(rule: Rule, look: Scrape) -> str | None:
     return IN_FORCE if rule.in_force(look.now.wall_s) else WAITING
 
 
-def _rules(look: Scrape) -> Iterator[Row]:
-    counts = Counter((rule.kind, state_of(rule, look)) for rule in look.parts.checker.rules.rules)
-    for kind in Kind:
-        for state in STATES:
-            yield (kind.value, state), float(counts[kind, state])
-
-
 def _by_place(look: Scrape) -> Mapping[Place, list[Rule]]:
     found: dict[Place, list[Rule]] = {}
     for rule in look.parts.checker.rules.rules:
@@ -264,51 +224,48 @@ def _by_place(look: Scrape) -> Mapping[Place, list[Rule]]:
     return {place: found[place] for place in islice(named, MAX_NAMED)}
 
 
-def _left(look: Scrape) -> Iterator[Row]:
-    for place, rules in _by_place(look).items():
-        yield place, max(rule.expires_at for rule in rules) - look.now.wall_s
-
-
-def _age(look: Scrape) -> Iterator[Row]:
-    for place, rules in _by_place(look).items():
-        yield place, max(0.0, look.now.wall_s - min(_since(rule, look) for rule in rules))
-
-
 def _since(rule: Rule, look: Scrape) -> float:
     wall_s = look.now.wall_s
     begun = [begin for begin, end in rule.windows or () if begin <= wall_s < end]
     return max([rule.created_at, *begun])
 
 
-RULES = (
-    Series(
-        "headgate_rules",
-        "gauge",
-        ("kind", "state"),
-        "Rules that have not ended: `in_force`, `waiting` for their schedule, or "
-        "`suspended` because they starve others.",
-        _rules,
-    ),
-    Series(
-        "headgate_rule_seconds_left",
-        "gauge",
-        ("database", "target", "kind"),
-        "Time until the last rule in force of that kind on that target expires; `database` "
-        "is empty for rules that apply everywhere. At most 100.",
-        _left,
-    ),
-    Series(
-        "headgate_rule_in_force_seconds",
-        "gauge",
-        ("database", "target", "kind"),
-        "Time since the first of them was set, or its window began.",
-        _age,
-    ),
-    Series(
-        "headgate_rules_revision",
-        "gauge",
-        (),
-        "Grows with each change of the rules in force.",
-        single(lambda look: float(look.parts.checker.rules.revision)),
-    ),
+RULES = Section()
+
+
+@RULES.rows(
+    "headgate_rules{kind,state}",
+    "Rules that have not ended: `in_force`, `waiting` for their schedule, or "
+    "`suspended` because they starve others.",
+)
+def _rules(look: Scrape) -> Iterator[Row]:
+    counts = Counter((rule.kind, state_of(rule, look)) for rule in look.parts.checker.rules.rules)
+    for kind in Kind:
+        for state in STATES:
+            yield (kind.value, state), float(counts[kind, state])
+
+
+@RULES.rows(
+    "headgate_rule_seconds_left{database,target,kind}",
+    "Time until the last rule in force of that kind on that target expires; `database` "
+    "is empty for rules that apply everywhere. At most 100.",
+)
+def _left(look: Scrape) -> Iterator[Row]:
+    for place, rules in _by_place(look).items():
+        yield place, max(rule.expires_at for rule in rules) - look.now.wall_s
+
+
+@RULES.rows(
+    "headgate_rule_in_force_seconds{database,target,kind}",
+    "Time since the first of them was set, or its window began.",
+)
+def _age(look: Scrape) -> Iterator[Row]:
+    for place, rules in _by_place(look).items():
+        yield place, max(0.0, look.now.wall_s - min(_since(rule, look) for rule in rules))
+
+
+RULES.add(
+    "headgate_rules_revision",
+    "Grows with each change of the rules in force.",
+    single(lambda look: float(look.parts.checker.rules.revision)),
 )

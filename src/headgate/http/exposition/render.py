@@ -14,13 +14,13 @@ from headgate.http.exposition.agent import AGENT, WATCHING
 from headgate.http.exposition.budgets import BUDGETS, POLICIES
 from headgate.http.exposition.clients import CLIENTS, RULES
 from headgate.http.exposition.health import HEALTH, PACING
-from headgate.http.exposition.series import Scrape, Series, Works
+from headgate.http.exposition.series import Scrape, Section, Series, Works
 from headgate.http.exposition.shards import FLEET, SHARDS
 
 if TYPE_CHECKING:
     from headgate.check.views import Views
 
-SECTIONS: dict[str, tuple[Series, ...]] = {
+SECTIONS: dict[str, Section] = {
     "Clients and their checks": CLIENTS,
     "Health": HEALTH,
     "Shards": SHARDS,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from headgate.base.ports import Clock
 from headgate.base.prometheus import Row, Spread
+from headgate.base.prometheus import Section as AnySection
 from headgate.base.prometheus import Series as AnySeries
 from headgate.check.health import Health
 from headgate.http.listener import Listener
@@ -95,6 +96,7 @@ LABELS: dict[str, str] = {
 
 Rows = Callable[["Scrape"], Iterator[Row]]
 Series = AnySeries[["Scrape"]]
+Section = AnySection[["Scrape"]]
 
 
 @dataclass(frozen=True, slots=True)

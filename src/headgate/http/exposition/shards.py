@@ -11,98 +11,17 @@ from headgate.check.answers import IDLE
 from headgate.check.decide import judge
 from headgate.check.model import PASSING, State
 from headgate.fleet.view import FleetCounts
-from headgate.http.exposition.series import Rows, Scrape, Series, single
+from headgate.http.exposition.series import Rows, Scrape, Section, single
 from headgate.shard.api import CostDoc, MemberDoc
 from headgate.shard.rollup import AsideKind
 
 MEMBER_STATES = ("counted", "aside", "missing")
 
 
-def _role(look: Scrape) -> Iterator[Row]:
-    for shard in look.shards:
-        for member in shard.members:
-            if member.member == shard.member and member.role is not None:
-                yield (shard.database, member.role), 1.0
-
-
-def _leading(look: Scrape) -> Iterator[Row]:
-    for shard in look.shards:
-        yield (shard.database,), float(shard.standing == "leading")
-
-
-def _members(look: Scrape) -> Iterator[Row]:
-    for shard in look.shards:
-        # Who does not roll up counts nobody: a 0 would say that everybody is gone.
-        if shard.standing == "leading":
-            states = Counter(_member_state(member) for member in shard.members)
-            for state in MEMBER_STATES:
-                yield (shard.database, state), float(states[state])
-
-
 def _member_state(member: MemberDoc) -> str:
     if member.skip is not None or member.asides:
         return "aside"
     return "counted" if member.reachable and not member.problem else "missing"
-
-
-def _each_member(look: Scrape) -> Iterator[Row]:
-    for shard in look.shards:
-        for member in shard.members if shard.standing == "leading" else ():
-            state = _member_state(member)
-            for one in MEMBER_STATES:
-                yield (shard.database, member.member, one), float(one == state)
-
-
-def _asides(look: Scrape) -> Iterator[Row]:
-    for shard in look.shards:
-        for member in shard.members if shard.standing == "leading" else ():
-            skipped = {AsideKind.SKIPPED.value} if member.skip is not None else set()
-            for why in sorted(skipped | set(member.aside_kinds.values())):
-                yield (shard.database, member.member, why), 1.0
-
-
-def _hopeless(look: Scrape) -> Iterator[Row]:
-    for shard in look.shards:
-        for member in shard.members if shard.standing == "leading" else ():
-            for metric in member.hopeless:
-                yield (shard.database, member.member, metric), 1.0
-
-
-def _shard_values(look: Scrape) -> Iterator[Row]:
-    for name, health in look.healths.items():
-        for metric, standing in health.shard.standings.items() if health.shard else ():
-            finding = judge(standing, look.now)
-            if finding.value is not None and finding.state is not State.UNAVAILABLE:
-                yield (name, metric), finding.value
-
-
-def _shard_healthy(look: Scrape) -> Iterator[Row]:
-    for name, health in look.healths.items():
-        for metric, standing in health.shard.standings.items() if health.shard else ():
-            yield (name, metric), float(judge(standing, look.now).state in PASSING)
-
-
-def _member_readings(look: Scrape) -> Iterator[Row]:
-    for shard in look.shards:
-        for member in shard.members:
-            for reading in member.readings:
-                is_current = reading.state not in (State.UNAVAILABLE.value, IDLE)
-                if reading.value is not None and is_current:
-                    yield (shard.database, member.member, reading.metric), reading.value
-
-
-def _member_clocks(look: Scrape) -> Iterator[Row]:
-    for shard in look.shards:
-        for member in shard.members:
-            if member.clock_ahead_s is not None:
-                yield (shard.database, member.member), member.clock_ahead_s
-
-
-def _member_copies(look: Scrape) -> Iterator[Row]:
-    for shard in look.shards:
-        for member in shard.members:
-            if member.copy is not None:
-                yield (shard.database, member.member), float(member.copy.has_all)
 
 
 def _cost(of: Callable[[CostDoc], int]) -> Rows:
@@ -114,110 +33,152 @@ def _cost(of: Callable[[CostDoc], int]) -> Rows:
     return rows
 
 
-SHARDS = (
-    Series(
-        "headgate_role",
-        "gauge",
-        ("database", "role"),
-        "1 for the role that the database's own server reports; missing while unknown.",
-        _role,
-    ),
-    Series(
-        "headgate_shard_leading",
-        "gauge",
-        ("database",),
-        "1 while this agent leads the database's shard, 0 while it does not.",
-        _leading,
-    ),
-    Series(
-        "headgate_shard_members",
-        "gauge",
-        ("database", "state"),
-        "Members by `counted`, `aside` (skipped for any metric) and `missing`; only while leading.",
-        _members,
-    ),
-    Series(
-        "headgate_member_state",
-        "gauge",
-        ("database", "member", "state"),
-        "1 for the member's state: `counted`, `aside` or `missing`; only while leading.",
-        _each_member,
-    ),
-    Series(
-        "headgate_member_aside",
-        "gauge",
-        ("database", "member", "why"),
-        "1 for a member that does not count for some metric, by `skipped` (by an operator), "
-        "`missing` (for long), `hopeless`, `grace`, `unsupported` and `ignored`; only while "
-        "leading.",
-        _asides,
-    ),
-    Series(
-        "headgate_member_hopeless",
-        "gauge",
-        ("database", "member", "metric"),
-        "1 for a replica that the agent skips in the rollup, because throttling does not help "
-        "it; missing if there is none.",
-        _hopeless,
-    ),
-    Series(
-        "headgate_shard_metric_value",
-        "gauge",
-        ("database", "metric"),
-        "The shard's rollup. Missing while there is none, or another agent makes it.",
-        _shard_values,
-    ),
-    Series(
-        "headgate_shard_metric_healthy",
-        "gauge",
-        ("database", "metric"),
-        "1 while the shard's value admits checks, else 0. Missing if the database "
-        "belongs to no shard.",
-        _shard_healthy,
-    ),
-    Series(
-        "headgate_member_reading",
-        "gauge",
-        ("database", "member", "metric"),
-        "A member's value as it goes into the rollup; at most 256 members.",
-        _member_readings,
-    ),
-    Series(
-        "headgate_member_clock_ahead_seconds",
-        "gauge",
-        ("database", "member"),
-        "The clock of a member's database minus the primary's; lag is corrected for it.",
-        _member_clocks,
-    ),
-    Series(
-        "headgate_member_has_copy",
-        "gauge",
-        ("database", "member"),
-        "1 while the member's agent has a copy of all changes of the shard, else 0. Missing if "
-        "this agent sends it none.",
-        _member_copies,
-    ),
-    Series(
-        "headgate_probes_total",
-        "counter",
-        ("database", "state"),
-        "Probes run, by the activity of the database: none while hibernating.",
-        _cost(lambda cost: cost.probes),
-    ),
-    Series(
-        "headgate_peer_messages_total",
-        "counter",
-        ("database", "state"),
-        "Messages sent to agents of other members, by activity: none while hibernating.",
-        _cost(lambda cost: cost.messages),
-    ),
-    Series(
-        "headgate_heartbeat_writes_total",
-        "counter",
-        ("database", "state"),
-        "Heartbeats written, by activity: none while hibernating but the one that says so.",
-        _cost(lambda cost: cost.beats),
-    ),
+SHARDS = Section()
+
+
+@SHARDS.rows(
+    "headgate_role{database,role}",
+    "1 for the role that the database's own server reports; missing while unknown.",
+)
+def _role(look: Scrape) -> Iterator[Row]:
+    for shard in look.shards:
+        for member in shard.members:
+            if member.member == shard.member and member.role is not None:
+                yield (shard.database, member.role), 1.0
+
+
+@SHARDS.rows(
+    "headgate_shard_leading{database}",
+    "1 while this agent leads the database's shard, 0 while it does not.",
+)
+def _leading(look: Scrape) -> Iterator[Row]:
+    for shard in look.shards:
+        yield (shard.database,), float(shard.standing == "leading")
+
+
+@SHARDS.rows(
+    "headgate_shard_members{database,state}",
+    "Members by `counted`, `aside` (skipped for any metric) and `missing`; only while leading.",
+)
+def _members(look: Scrape) -> Iterator[Row]:
+    for shard in look.shards:
+        # Who does not roll up counts nobody: a 0 would say that everybody is gone.
+        if shard.standing == "leading":
+            states = Counter(_member_state(member) for member in shard.members)
+            for state in MEMBER_STATES:
+                yield (shard.database, state), float(states[state])
+
+
+@SHARDS.rows(
+    "headgate_member_state{database,member,state}",
+    "1 for the member's state: `counted`, `aside` or `missing`; only while leading.",
+)
+def _each_member(look: Scrape) -> Iterator[Row]:
+    for shard in look.shards:
+        for member in shard.members if shard.standing == "leading" else ():
+            state = _member_state(member)
+            for one in MEMBER_STATES:
+                yield (shard.database, member.member, one), float(one == state)
+
+
+@SHARDS.rows(
+    "headgate_member_aside{database,member,why}",
+    "1 for a member that does not count for some metric, by `skipped` (by an operator), "
+    "`missing` (for long), `hopeless`, `grace`, `unsupported` and `ignored`; only while "
+    "leading.",
+)
+def _asides(look: Scrape) -> Iterator[Row]:
+    for shard in look.shards:
+        for member in shard.members if shard.standing == "leading" else ():
+            skipped = {AsideKind.SKIPPED.value} if member.skip is not None else set()
+            for why in sorted(skipped | set(member.aside_kinds.values())):
+                yield (shard.database, member.member, why), 1.0
+
+
+@SHARDS.rows(
+    "headgate_member_hopeless{database,member,metric}",
+    "1 for a replica that the agent skips in the rollup, because throttling does not help "
+    "it; missing if there is none.",
+)
+def _hopeless(look: Scrape) -> Iterator[Row]:
+    for shard in look.shards:
+        for member in shard.members if shard.standing == "leading" else ():
+            for metric in member.hopeless:
+                yield (shard.database, member.member, metric), 1.0
+
+
+@SHARDS.rows(
+    "headgate_shard_metric_value{database,metric}",
+    "The shard's rollup. Missing while there is none, or another agent makes it.",
+)
+def _shard_values(look: Scrape) -> Iterator[Row]:
+    for name, health in look.healths.items():
+        for metric, standing in health.shard.standings.items() if health.shard else ():
+            finding = judge(standing, look.now)
+            if finding.value is not None and finding.state is not State.UNAVAILABLE:
+                yield (name, metric), finding.value
+
+
+@SHARDS.rows(
+    "headgate_shard_metric_healthy{database,metric}",
+    "1 while the shard's value admits checks, else 0. Missing if the database belongs to no shard.",
+)
+def _shard_healthy(look: Scrape) -> Iterator[Row]:
+    for name, health in look.healths.items():
+        for metric, standing in health.shard.standings.items() if health.shard else ():
+            yield (name, metric), float(judge(standing, look.now).state in PASSING)
+
+
+@SHARDS.rows(
+    "headgate_member_reading{database,member,metric}",
+    "A member's value as it goes into the rollup; at most 256 members.",
+)
+def _member_readings(look: Scrape) -> Iterator[Row]:
+    for shard in look.shards:
+        for member in shard.members:
+            for reading in member.readings:
+                is_current = reading.state not in (State.UNAVAILABLE.value, IDLE)
+                if reading.value is not None and is_current:
+                    yield (shard.database, member.member, reading.metric), reading.value
+
+
+@SHARDS.rows(
+    "headgate_member_clock_ahead_seconds{database,member}",
+    "The clock of a member's database minus the primary's; lag is corrected for it.",
+)
+def _member_clocks(look: Scrape) -> Iterator[Row]:
+    for shard in look.shards:
+        for member in shard.members:
+            if member.clock_ahead_s is not None:
+                yield (shard.database, member.member), member.clock_ahead_s
+
+
+@SHARDS.rows(
+    "headgate_member_has_copy{database,member}",
+    "1 while the member's agent has a copy of all changes of the shard, else 0. Missing if "
+    "this agent sends it none.",
+)
+def _member_copies(look: Scrape) -> Iterator[Row]:
+    for shard in look.shards:
+        for member in shard.members:
+            if member.copy is not None:
+                yield (shard.database, member.member), float(member.copy.has_all)
+
+
+SHARDS.add(
+    "headgate_probes_total{database,state}",
+    "Probes run, by the activity of the database: none while hibernating.",
+    _cost(lambda cost: cost.probes),
+)
+SHARDS.add(
+    "headgate_peer_messages_total{database,state}",
+    "Messages sent to agents of other members, by activity: none while hibernating.",
+    _cost(lambda cost: cost.messages),
+)
+SHARDS.add(
+    "headgate_heartbeat_writes_total{database,state}",
+    "Heartbeats written, by activity: none while hibernating but the one that says so.",
+    _cost(lambda cost: cost.beats),
 )
 
 
@@ -241,28 +202,6 @@ def _fleet(of: Callable[[FollowState], float | None]) -> Rows:
     return rows
 
 
-def _fleet_n(look: Scrape) -> Iterator[Row]:
-    """With the store it is counted by: one Prometheus may scrape agents of several fleets."""
-    if (fleet := look.parts.fleet) is not None:
-        state = fleet.follower.state()
-        if state.store_id:
-            yield (state.store_id,), float(state.n)
-
-
-def _fleet_source(look: Scrape) -> Iterator[Row]:
-    if (fleet := look.parts.fleet) is not None:
-        state = fleet.follower.state()
-        kind = ("store" if state.direct else "agent") if state.source else "nobody"
-        for one in FLEET_SOURCES:
-            yield (one,), float(one == kind)
-
-
-def _fleet_requests(look: Scrape) -> Iterator[Row]:
-    if (fleet := look.parts.fleet) is not None:
-        for outcome, count in fleet.requests.items():
-            yield (outcome,), float(count)
-
-
 def _viewed(of: Callable[[FleetCounts], float]) -> Rows:
     """Where this agent watches the whole fleet."""
 
@@ -274,6 +213,91 @@ def _viewed(of: Callable[[FleetCounts], float]) -> Rows:
     return rows
 
 
+FLEET = Section()
+
+
+@FLEET.rows(
+    "headgate_fleet_n{store}",
+    "The fleet's revision that this agent has applied; the highest of all agents with the same "
+    "`store` is the fleet's.",
+)
+def _fleet_n(look: Scrape) -> Iterator[Row]:
+    """With the store it is counted by: one Prometheus may scrape agents of several fleets."""
+    if (fleet := look.parts.fleet) is not None:
+        state = fleet.follower.state()
+        if state.store_id:
+            yield (state.store_id,), float(state.n)
+
+
+FLEET.add(
+    "headgate_fleet_revision",
+    "Revision of the fleet's store up to which this agent has everything; missing before the "
+    "first contact.",
+    _fleet(lambda state: state.revision if state.store_id else None),
+)
+FLEET.add(
+    "headgate_fleet_stale_seconds",
+    "Time without contact to the fleet; 0 while there is contact. Rules stay in force meanwhile.",
+    _fleet(lambda state: state.stale_for_s),
+)
+
+
+@FLEET.rows(
+    "headgate_fleet_source{source}",
+    "1 for the source that this agent follows: `store`, another `agent` of its shard, or `nobody`.",
+)
+def _fleet_source(look: Scrape) -> Iterator[Row]:
+    if (fleet := look.parts.fleet) is not None:
+        state = fleet.follower.state()
+        kind = ("store" if state.direct else "agent") if state.source else "nobody"
+        for one in FLEET_SOURCES:
+            yield (one,), float(one == kind)
+
+
+FLEET.add(
+    "headgate_fleet_kept_items",
+    "Items that the fleet's store has lost and that stay in force here. Above 0, an operator "
+    "must look: `headgate changes restore --fleet`.",
+    _fleet(lambda state: state.went_back.kept if state.went_back else 0),
+)
+FLEET.add(
+    "headgate_fleet_entries",
+    "Entries of the fleet in this agent's memory.",
+    _fleet(lambda state: state.entries),
+)
+FLEET.add(
+    "headgate_fleet_connects_total",
+    "Times that following was started or restarted.",
+    _fleet(lambda state: state.connects_total),
+)
+FLEET.add(
+    "headgate_fleet_losses_total",
+    "Watches and tries that failed.",
+    _fleet(lambda state: state.losses_total),
+)
+FLEET.add(
+    "headgate_fleet_listings_total",
+    "Times that all followed entries were read again.",
+    _fleet(lambda state: state.listings_total),
+)
+
+
+@FLEET.rows(
+    "headgate_fleet_store_requests_total{outcome}",
+    "Requests of this agent to the fleet's store: `ok`, `conflict`, `unavailable`, `rejected`, "
+    "`unknown` (sent, but no answer), `compacted`, `lease_lost`, `other`.",
+)
+def _fleet_requests(look: Scrape) -> Iterator[Row]:
+    if (fleet := look.parts.fleet) is not None:
+        for outcome, count in fleet.requests.items():
+            yield (outcome,), float(count)
+
+
+@FLEET.rows(
+    "headgate_fleet_shards{state}",
+    "With `view` of [fleet]: shards of the fleet that are `healthy`, `unhealthy`, "
+    "`resting`, `starting`, or `silent`.",
+)
 def _fleet_shards(look: Scrape) -> Iterator[Row]:
     fleet = look.parts.fleet
     if fleet is not None and fleet.view is not None:
@@ -282,6 +306,11 @@ def _fleet_shards(look: Scrape) -> Iterator[Row]:
             yield (state,), float(getattr(counts, state))
 
 
+@FLEET.rows(
+    "headgate_fleet_agents{state}",
+    "With `view` of [fleet]: agents that have what was set for them (`current`), may still "
+    "report it in time (`pending`), are `behind`, or have not reported (`unknown`).",
+)
 def _fleet_agents(look: Scrape) -> Iterator[Row]:
     fleet = look.parts.fleet
     if fleet is not None and fleet.view is not None:
@@ -290,130 +319,25 @@ def _fleet_agents(look: Scrape) -> Iterator[Row]:
             yield (state,), float(getattr(counts, state))
 
 
-FLEET = (
-    Series(
-        "headgate_fleet_n",
-        "gauge",
-        ("store",),
-        "The fleet's revision that this agent has applied; the highest of all agents with the same "
-        "`store` is the fleet's.",
-        _fleet_n,
-    ),
-    Series(
-        "headgate_fleet_revision",
-        "gauge",
-        (),
-        "Revision of the fleet's store up to which this agent has everything; missing before the "
-        "first contact.",
-        _fleet(lambda state: state.revision if state.store_id else None),
-    ),
-    Series(
-        "headgate_fleet_stale_seconds",
-        "gauge",
-        (),
-        "Time without contact to the fleet; 0 while there is contact. Rules stay in force "
-        "meanwhile.",
-        _fleet(lambda state: state.stale_for_s),
-    ),
-    Series(
-        "headgate_fleet_source",
-        "gauge",
-        ("source",),
-        "1 for the source that this agent follows: `store`, another `agent` of its shard, or "
-        "`nobody`.",
-        _fleet_source,
-    ),
-    Series(
-        "headgate_fleet_kept_items",
-        "gauge",
-        (),
-        "Items that the fleet's store has lost and that stay in force here. Above 0, an operator "
-        "must look: `headgate changes restore --fleet`.",
-        _fleet(lambda state: state.went_back.kept if state.went_back else 0),
-    ),
-    Series(
-        "headgate_fleet_entries",
-        "gauge",
-        (),
-        "Entries of the fleet in this agent's memory.",
-        _fleet(lambda state: state.entries),
-    ),
-    Series(
-        "headgate_fleet_connects_total",
-        "counter",
-        (),
-        "Times that following was started or restarted.",
-        _fleet(lambda state: state.connects_total),
-    ),
-    Series(
-        "headgate_fleet_losses_total",
-        "counter",
-        (),
-        "Watches and tries that failed.",
-        _fleet(lambda state: state.losses_total),
-    ),
-    Series(
-        "headgate_fleet_listings_total",
-        "counter",
-        (),
-        "Times that all followed entries were read again.",
-        _fleet(lambda state: state.listings_total),
-    ),
-    Series(
-        "headgate_fleet_store_requests_total",
-        "counter",
-        ("outcome",),
-        "Requests of this agent to the fleet's store: `ok`, `conflict`, `unavailable`, `rejected`, "
-        "`unknown` (sent, but no answer), `compacted`, `lease_lost`, `other`.",
-        _fleet_requests,
-    ),
-    Series(
-        "headgate_fleet_shards",
-        "gauge",
-        ("state",),
-        "With `view` of [fleet]: shards of the fleet that are `healthy`, `unhealthy`, "
-        "`resting`, `starting`, or `silent`.",
-        _fleet_shards,
-    ),
-    Series(
-        "headgate_fleet_agents",
-        "gauge",
-        ("state",),
-        "With `view` of [fleet]: agents that have what was set for them (`current`), may still "
-        "report it in time (`pending`), are `behind`, or have not reported (`unknown`).",
-        _fleet_agents,
-    ),
-    Series(
-        "headgate_fleet_agents_stale",
-        "gauge",
-        (),
-        "With `view` of [fleet]: agents that report no contact to the fleet.",
-        _viewed(lambda counts: counts.stale),
-    ),
-    Series(
-        "headgate_fleet_agents_behind",
-        "gauge",
-        (),
-        "With `view` of [fleet]: agents that do not have what was set for them yet.",
-        _viewed(lambda counts: counts.behind),
-    ),
-    Series(
-        "headgate_fleet_agents_rejecting",
-        "gauge",
-        (),
-        "With `view` of [fleet]: agents that could not apply what was set for them.",
-        _viewed(lambda counts: counts.rejecting),
-    ),
-    Series(
-        "headgate_fleet_unreadable_items",
-        "gauge",
-        (),
-        "Items of the fleet that this agent cannot read; their last readable version stays in "
-        "force.",
-        single(
-            lambda look: (
-                None if (fleet := look.parts.fleet) is None else float(len(fleet.unreadable()))
-            )
-        ),
+FLEET.add(
+    "headgate_fleet_agents_stale",
+    "With `view` of [fleet]: agents that report no contact to the fleet.",
+    _viewed(lambda counts: counts.stale),
+)
+FLEET.add(
+    "headgate_fleet_agents_behind",
+    "With `view` of [fleet]: agents that do not have what was set for them yet.",
+    _viewed(lambda counts: counts.behind),
+)
+FLEET.add(
+    "headgate_fleet_agents_rejecting",
+    "With `view` of [fleet]: agents that could not apply what was set for them.",
+    _viewed(lambda counts: counts.rejecting),
+)
+FLEET.add(
+    "headgate_fleet_unreadable_items",
+    "Items of the fleet that this agent cannot read; their last readable version stays in force.",
+    single(
+        lambda look: None if (fleet := look.parts.fleet) is None else float(len(fleet.unreadable()))
     ),
 )

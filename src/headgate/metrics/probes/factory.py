@@ -14,7 +14,17 @@ from headgate.metrics.model import Builtin, Command, DsnParts, Engine, Http, Met
 from headgate.metrics.probes.command import CommandProbe, found_program
 from headgate.metrics.probes.connections import Lane, SessionProbe
 from headgate.metrics.probes.heartbeats import ClockSkew, Writer
-from headgate.metrics.probes.host import HERE, HOST_METRICS, DiskProbe, HostFiles, HostProbe
+from headgate.metrics.probes.host import (
+    HERE,
+    HOST_METRICS,
+    CounterProbe,
+    DiskProbe,
+    HostFiles,
+    HostProbe,
+    RunQueueProbe,
+    disk_time,
+    refaults,
+)
 from headgate.metrics.probes.plugin import load_plugin
 from headgate.metrics.probes.server import (
     Kit,
@@ -82,11 +92,17 @@ class DatabaseProbes:
                 return load_plugin(spec.name, name, spec.options)
 
     def heartbeat_writer(
-        self, table: str, *, interval_s: float = 1.0, timeout_s: float = HEARTBEAT_TIMEOUT_S
+        self,
+        table: str,
+        *,
+        interval_s: float = 1.0,
+        required: bool = True,
+        timeout_s: float = HEARTBEAT_TIMEOUT_S,
     ) -> Writer[Any]:
-        """`interval_s` is how often it is going to be called; it is written into the row."""
+        """`interval_s` is how often it is going to be called; it is written into the row. One that
+        nobody asked for (`required`) makes do with less where the role may not write the row."""
         parts = split_table(table, place="heartbeat_table")
-        beat = self._kit.beat(parts, interval_s)
+        beat = self._kit.beat(parts, interval_s, required)
         return Writer(self._lane_of_one(), beat, timeout_s, self._kit.enders)
 
     def role_probe(self, *, timeout_s: float = ROLE_TIMEOUT_S) -> SqlRoleProbe[Any]:
@@ -121,6 +137,13 @@ class DatabaseProbes:
     def _builtin(self, name: str, spec: MetricSpec) -> MetricProbe:
         if name in HOST_METRICS:
             return HostProbe(HOST_METRICS[name], self._host_files)
+        if name == "run_queue":
+            return RunQueueProbe(self._host_files)
+        if name == "disk_busy":
+            device = str(spec.options.get("device", ""))
+            return CounterProbe(disk_time(device), self._host_files)
+        if name == "page_refaults":
+            return CounterProbe(refaults, self._host_files)
         if name == "disk_used":
             return self._disk(spec)
         if name in self._kit.metrics:

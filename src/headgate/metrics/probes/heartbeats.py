@@ -53,15 +53,31 @@ class HeartbeatRow(NamedTuple):
 
 
 NativeLag = Callable[[], Awaitable[Number]]
-"""Lag by the server's own account of its replication."""
+"""Lag by the server's own account of its replication, read strictly: silence is no proof."""
 
 
-async def heartbeat_lag(heartbeat: HeartbeatRow, skew: ClockSkew, native: NativeLag) -> Number:
+WithoutWriter = Callable[[], float | None]
+"""What lag is at most by the work that arrives, where no heartbeat is written any more. With a
+writer every heartbeat is such work; without one, a primary that commits nothing looks lagged."""
+
+
+async def heartbeat_lag(
+    heartbeat: HeartbeatRow,
+    skew: ClockSkew,
+    native: NativeLag,
+    without_writer: WithoutWriter = lambda: None,
+) -> Number:
     if heartbeat.resting:
         return _while_resting(heartbeat, await _account_of(native))
     age = corrected(heartbeat, skew)
     if age.value > heartbeat.stale_after_s:
-        age = _of_stale(heartbeat, age, await _account_of(native))
+        try:
+            age = _of_stale(heartbeat, age, await _account_of(native))
+        except ProbeFailed as dead:
+            at_most_s = without_writer()
+            if at_most_s is None:
+                raise
+            return Measured(at_most_s, dead.cause, dead.detail)
     return age if age.cause else age.value
 
 
@@ -108,8 +124,9 @@ def _while_resting(heartbeat: HeartbeatRow, account: Measured | ProbeFailed) -> 
         message = f"the heartbeat in {heartbeat.table} is idle because no client checks, and the "
         message += f"server's own replication status has no lag: {account.detail}"
         raise ProbeFailed(Cause.HEARTBEAT_IDLE, message)
-    if account.cause:
+    if account.cause in DOWN:
         return account
+    # Also where the server is silent: the next check wakes the writer, and silence ends or counts.
     detail = "heartbeat is idle, native positions"
     return Measured(account.value, Cause.HEARTBEAT_IDLE, detail)
 
@@ -130,7 +147,7 @@ def _of_stale(heartbeat: HeartbeatRow, age: Measured, account: Measured | ProbeF
         f"the newest heartbeat in {heartbeat.table}{written} is {age.value:.1f} s old, but "
         f"replication runs and is {account.value:g} s behind: the heartbeat's writer has stopped, "
         "or a replica upstream has. Check the primary's agent (heartbeat_interval_s) or "
-        "pt-heartbeat, or give lag the option method = native",
+        "pt-heartbeat. If nobody is meant to write it, drop the table",
     )
 
 

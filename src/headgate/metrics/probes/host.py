@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -48,17 +50,22 @@ def cores(files: HostFiles) -> float:
 
 def _quotas(files: HostFiles) -> list[float]:
     """The cpu.max of our cgroup (v2) and of each one around it, in cores."""
-    try:
-        lines = _read(files.proc / "self" / "cgroup").splitlines()
-    except ProbeFailed:
-        return []
-    inside = next((line[3:] for line in lines if line.startswith("0::")), "/")
-    group = files.cgroup / inside.strip("/")
+    group = _own_group(files)
     found = []
     while group.is_relative_to(files.cgroup):
         found.extend(_quota(group / "cpu.max"))
         group = group.parent
     return found
+
+
+def _own_group(files: HostFiles) -> Path:
+    """Our cgroup (v2); the root's folder where there is none."""
+    try:
+        lines = _read(files.proc / "self" / "cgroup").splitlines()
+    except ProbeFailed:
+        return files.cgroup
+    inside = next((line[3:] for line in lines if line.startswith("0::")), "/")
+    return files.cgroup / inside.strip("/")
 
 
 def _quota(path: Path) -> list[float]:
@@ -70,10 +77,13 @@ def _quota(path: Path) -> list[float]:
 
 
 def pressure(resource: str) -> Callable[[HostFiles], float]:
-    """Share of the last 10 s in which some task waited for `resource`."""
+    """Share of the last 10 s in which some task waited for `resource`: on the host, or in our
+    cgroup where the host's files are hidden."""
 
     def measure(files: HostFiles) -> float:
-        path = files.proc / "pressure" / resource
+        path, inside = files.proc / "pressure" / resource, _own_group(files)
+        if not path.exists() and (inside / f"{resource}.pressure").exists():
+            path = inside / f"{resource}.pressure"
         for line in _read(path).splitlines():
             kind, *fields = line.split()
             if kind == "some":
@@ -94,12 +104,104 @@ def _read(path: Path) -> str:
         raise ProbeFailed(Cause.UNSUPPORTED, message) from None
 
 
+def runnable(files: HostFiles) -> float:
+    """Tasks that run or wait for a core, per core; the one that reads this is not counted."""
+    for line in _read(files.proc / "stat").splitlines():
+        if line.startswith("procs_running "):
+            return max(0, int(line.split()[1]) - 1) / cores(files)
+    raise ProbeFailed(Cause.UNSUPPORTED, f"{files.proc}/stat has no line `procs_running`")
+
+
 HOST_METRICS: dict[str, Callable[[HostFiles], float]] = {
     "loadavg": loadavg,
     "psi_cpu": pressure("cpu"),
     "psi_io": pressure("io"),
     "psi_memory": pressure("memory"),
 }
+
+
+# --- what needs more than one look --------------------------------------------------------------
+
+RUNNABLE_LOOKS = 5
+Monotonic = Callable[[], float]
+
+
+class RunQueueProbe:
+    """The mean of the last looks: a single one jumps."""
+
+    def __init__(self, files: HostFiles = HERE) -> None:
+        self._files = files
+        self._looks: deque[float] = deque(maxlen=RUNNABLE_LOOKS)
+
+    async def read(self) -> float:
+        self._looks.append(runnable(self._files))
+        return sum(self._looks) / len(self._looks)
+
+    async def close(self) -> None:
+        """Holds nothing open."""
+
+
+Counters = Callable[[HostFiles], Mapping[str, float]]
+
+
+class CounterProbe:
+    """How fast counters of the kernel grow, in a second; of several, the fastest."""
+
+    def __init__(
+        self, count: Counters, files: HostFiles = HERE, monotonic: Monotonic = time.monotonic
+    ) -> None:
+        self._count = count
+        self._files = files
+        self._monotonic = monotonic
+        self._before: tuple[float, Mapping[str, float]] | None = None
+
+    async def read(self) -> float:
+        now_s, counts = self._monotonic(), self._count(self._files)
+        before, self._before = self._before, (now_s, counts)
+        if before is None or now_s <= before[0]:
+            message = "a rate needs two looks, and this was the first"
+            raise ProbeFailed(Cause.WARMING_UP, message)
+        then_s, earlier = before
+        # A counter that goes back is another device, or started again.
+        grown = [count - earlier[name] for name, count in counts.items() if name in earlier]
+        return max((one for one in grown if one >= 0), default=0.0) / (now_s - then_s)
+
+    async def close(self) -> None:
+        """Holds nothing open."""
+
+
+def disk_time(device: str = "") -> Counters:
+    """Seconds in which each disk had something to do; of one device, if it is named."""
+
+    def count(files: HostFiles) -> dict[str, float]:
+        found = {}
+        for line in _read(files.proc / "diskstats").splitlines():
+            fields = line.split()
+            name = fields[2]
+            if name == device or (not device and not name.startswith(NO_DISKS)):
+                found[name] = int(fields[12]) / 1000
+        if not found:
+            which = f"no device {device}" if device else "no disk"
+            raise ProbeFailed(Cause.UNSUPPORTED, f"{files.proc}/diskstats has {which}")
+        return found
+
+    return count
+
+
+NO_DISKS = ("loop", "ram", "zram", "sr", "fd")
+
+
+def refaults(files: HostFiles) -> dict[str, float]:
+    """Pages of files that had been evicted from the page cache and were read again: in our cgroup
+    where it counts them, else on the host."""
+    for path in (_own_group(files) / "memory.stat", files.proc / "vmstat"):
+        if not path.exists():
+            continue
+        for line in _read(path).splitlines():
+            name, _, value = line.partition(" ")
+            if name in ("workingset_refault_file", "workingset_refault"):
+                return {str(path): float(value)}
+    raise ProbeFailed(Cause.UNSUPPORTED, "the kernel does not count refaults of the page cache")
 
 
 # --- how full the file system of the data directory is, seen from the agent's host -------------

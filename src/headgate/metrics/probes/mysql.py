@@ -224,13 +224,15 @@ def kit(name: str, dsn: str, password: str | None, skew: ClockSkew) -> Kit[Mysql
 # themselves (performance_schema), `program_name` is taken from there.
 
 
-# Replicas and the server's own threads are no clients. A user without PROCESS sees only itself.
+# Replicas, the server's own threads and logins under way are no clients. A user without PROCESS
+# sees only itself.
 SESSIONS = f"""
 SELECT p.USER, {{program}}, SUBSTRING_INDEX(p.HOST, ':', 1), COUNT(*),
        SUM(p.COMMAND NOT IN ('Sleep')) AS active
 FROM information_schema.PROCESSLIST AS p {{join}}
 WHERE p.ID <> CONNECTION_ID() AND p.COMMAND NOT LIKE 'Binlog Dump%' AND p.COMMAND <> 'Daemon'
-  AND p.USER NOT IN ('system user', 'event_scheduler') AND {{program}} <> '{PROGRAM_NAME}'
+  AND p.USER NOT IN ('system user', 'event_scheduler', 'unauthenticated user')
+  AND {{program}} <> '{PROGRAM_NAME}'
 GROUP BY 1, 2, 3 ORDER BY active DESC, 4 DESC, 1, 2, 3 LIMIT {MAX_GROUPS}
 """  # noqa: S608 -- constants only
 NAMED = SESSIONS.format(

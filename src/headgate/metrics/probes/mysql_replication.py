@@ -14,7 +14,14 @@ from pymysql.constants import ER
 from headgate.errors import Fault, InvalidSettings, ProbeFailed, WriteRejected
 from headgate.metrics.probes import heartbeats
 from headgate.metrics.probes.connections import Reader
-from headgate.metrics.probes.heartbeats import UTC, ClockSkew, HeartbeatRow, heartbeat_lag, zone_of
+from headgate.metrics.probes.heartbeats import (
+    UTC,
+    ClockSkew,
+    HeartbeatRow,
+    WithoutWriter,
+    heartbeat_lag,
+    zone_of,
+)
 from headgate.metrics.probes.mysql_session import (
     MISSING_CODES,
     NOT_ALLOWED_CODES,
@@ -54,6 +61,10 @@ class Channel:
     """Its server_uuid, or its server_id where there are none of these (MariaDB)."""
     threads: tuple[Thread, Thread]
     seconds_behind: float | None
+    position: tuple[str, ...] = ()
+    """How far it has received from the source."""
+    pulse: str = ""
+    """Changes while the source is idle, too."""
 
 
 def channel_of(row: Mapping[str, Any]) -> Channel:
@@ -71,6 +82,8 @@ def channel_of(row: Mapping[str, Any]) -> Channel:
             _thread(row, f"{replica}_SQL_Running", "Last_SQL_Error"),
         ),
         seconds_behind=None if seconds is None else float(seconds),
+        position=(str(row.get(f"{source}_Log_File")), str(row.get(f"Read_{source}_Log_Pos"))),
+        pulse=str(row.get("Slave_received_heartbeats", "")),
     )
 
 
@@ -208,7 +221,7 @@ class MysqlBeat:
     and below it. Of two servers that replicate from each other neither writes.
     """
 
-    def __init__(self, table: tuple[str, ...], interval_s: float) -> None:
+    def __init__(self, table: tuple[str, ...], interval_s: float, required: bool) -> None:
         self._table = table
         self._name = quoted(table)
         self._interval_s = interval_s
@@ -303,29 +316,42 @@ async def end_write(fresh: MysqlSession, stuck: MysqlSession) -> None:
 # Seconds_Behind_* counts whole seconds, and only from what the I/O thread has fetched: it
 # reads 0 on a replica whose network is slow, and NULL or 0 on one whose threads have stopped. So
 # both threads must run before the number counts; where one does not, lag is the time since
-# the replica was last known to be current, and grows. For more precision, use heartbeats.
+# the replica was last known to be current, and grows. Read strictly, it is the time since
+# anything arrived once that is longer than QUIET_S. For more precision, use heartbeats.
 #
 # Only a replica has lag: a primary would find its own heartbeat, always fresh.
 
 
 Monotonic = Callable[[], float]
+# Longer than a busy primary is ever silent, shorter than any threshold that is advised.
+QUIET_S = 2.0
 
 
 def lag(options: Options, skew: ClockSkew) -> Reader[MysqlSession]:
     name = str(options.get("heartbeat_table", "headgate.heartbeat"))
     table = HeartbeatTable(split_table(name, place="lag.options.heartbeat_table"))
-    native = MysqlNativeLag()
+    native, strict = MysqlNativeLag(), MysqlNativeLag(strict=True)
 
-    async def judged(heartbeat: HeartbeatRow, channels: Sequence[Channel]) -> Number:
+    async def judged(
+        heartbeat: HeartbeatRow,
+        channels: Sequence[Channel],
+        without_writer: WithoutWriter = lambda: None,
+    ) -> Number:
+        account = strict.judge_or_fail(channels)
+
         async def own_account() -> Number:
-            return native.judge(channels)
+            if isinstance(account, ProbeFailed):
+                raise account
+            return account
 
-        return await heartbeat_lag(heartbeat, skew, own_account)
+        return await heartbeat_lag(heartbeat, skew, own_account, without_writer)
 
     async def auto(session: MysqlSession) -> Number:
         channels = await _channels(session)
         heartbeat = await table.newest_if_any(session)
-        return await judged(heartbeat, channels) if heartbeat else native.judge(channels)
+        if heartbeat is None:
+            return strict.judge(channels)
+        return await judged(heartbeat, channels, lambda: strict.without_work_s(channels))
 
     async def by_heartbeat(session: MysqlSession) -> Number:
         channels = await _channels(session)
@@ -358,20 +384,37 @@ async def _channels(session: MysqlSession) -> list[Channel]:
 class MysqlNativeLag:
     """The worst of the server's sources, by its own account."""
 
-    def __init__(self, monotonic: Monotonic = time.monotonic) -> None:
+    def __init__(self, monotonic: Monotonic = time.monotonic, *, strict: bool = False) -> None:
         self._monotonic = monotonic
+        self._strict = strict
+        """Trust no silence: what has not arrived may be missing since the last sign of life."""
         self._current_at: dict[str, float] = {}
         """By source: the moment of which the replica had everything when last seen running."""
+        self._alive: dict[str, tuple[object, float]] = {}
+        self._moved: dict[str, tuple[object, float]] = {}
+        """By source: its last sign of life, its last position, and when they were new."""
+
+    def judge_or_fail(self, channels: Sequence[Channel]) -> Number | ProbeFailed:
+        try:
+            return self.judge(channels)
+        except ProbeFailed as failure:
+            return failure
 
     def judge(self, channels: Sequence[Channel]) -> Number:
         now_s = self._monotonic()
         known = {channel.name for channel in channels}
         self._current_at = {n: at for n, at in self._current_at.items() if n in known}
+        self._alive = {n: seen for n, seen in self._alive.items() if n in known}
+        self._moved = {n: seen for n, seen in self._moved.items() if n in known}
         return max((self._lag_of(channel, now_s) for channel in channels), key=value_of)
 
     def _lag_of(self, channel: Channel, now_s: float) -> Number:
-        trouble = trouble_of(channel)
+        _note(self._moved, channel.name, channel.position, now_s)
+        _note(self._alive, channel.name, (channel.position, channel.pulse), now_s)
+        trouble, silent_s = trouble_of(channel), now_s - self._alive[channel.name][1]
         if trouble is None and channel.seconds_behind is not None:
+            if self._strict and silent_s > max(QUIET_S, channel.seconds_behind):
+                return Measured(silent_s, Cause.REPLICATION_SILENT, silence_of(channel, silent_s))
             self._current_at[channel.name] = now_s - channel.seconds_behind
             return channel.seconds_behind
         cause, detail = trouble or (Cause.FAILED, "seconds behind the source are NULL")
@@ -379,6 +422,26 @@ class MysqlNativeLag:
         if current_at is None:
             raise ProbeFailed(cause, f"{detail}; since when is unknown, so is the lag")
         return Measured(max(0.0, now_s - current_at), cause, detail)
+
+    def without_work_s(self, channels: Sequence[Channel]) -> float:
+        """The longest that a source has sent nothing new, or what it sent is behind."""
+        now_s = self._monotonic()
+        return max(
+            max(now_s - self._moved[one.name][1], one.seconds_behind or 0.0) for one in channels
+        )
+
+
+def _note(seen: dict[str, tuple[object, float]], name: str, sign: object, now_s: float) -> None:
+    if name not in seen or seen[name][0] != sign:
+        seen[name] = sign, now_s
+
+
+def silence_of(channel: Channel, silent_s: float) -> str:
+    return (
+        f"nothing has arrived from {channel.upstream} for {silent_s:.0f} s: an idle primary and a "
+        "dead network look the same. A heartbeat tells them apart: have the primary's agent write "
+        "one (heartbeat_interval_s), or trust the silence with the option method = native"
+    )
 
 
 def trouble_of(channel: Channel) -> tuple[Cause, str] | None:

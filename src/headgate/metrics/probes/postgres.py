@@ -190,11 +190,14 @@ def _remember_s(options: Options) -> float:
 
 def lag(options: Options, skew: ClockSkew) -> Reader[PostgresSession]:
     method = options.get("method", "auto")
+    table = str(options.get("heartbeat_table", "headgate.heartbeat"))
+    heartbeat = HeartbeatLag(split_table(table, place="lag.options.heartbeat_table"), skew)
     if method == "heartbeat":
-        table = str(options.get("heartbeat_table", "headgate.heartbeat"))
-        return HeartbeatLag(split_table(table, place="lag.options.heartbeat_table"), skew)
-    # Positions are exact and need no writes, so here `auto` means them.
-    if method in ("auto", "native"):
+        return heartbeat
+    # On a primary both are by positions, which are exact and need no writes.
+    if method == "auto":
+        return PostgresNativeLag(heartbeat=heartbeat, remember_s=_remember_s(options))
+    if method == "native":
         return PostgresNativeLag(remember_s=_remember_s(options))
     message = f"is {method!r}, must be auto, native or heartbeat"
     raise InvalidSettings([Fault("lag.options.method", message)])

@@ -14,7 +14,7 @@ from psycopg.conninfo import conninfo_to_dict
 
 from headgate.errors import ProbeFailed
 from headgate.metrics.probes import heartbeats
-from headgate.metrics.probes.heartbeats import UTC, ClockSkew, HeartbeatRow, zone_of
+from headgate.metrics.probes.heartbeats import UTC, ClockSkew, HeartbeatRow, WithoutWriter, zone_of
 from headgate.metrics.probes.numbers import one_line
 from headgate.metrics.probes.postgres_session import PostgresSession, Row
 from headgate.metrics.probes.server import HERE, Clocks
@@ -56,7 +56,8 @@ def may_not_see(session: PostgresSession, view: str) -> str:
 # --- how far a Postgres replica is behind, from write-ahead-log positions ----------------------
 # On a standby: 0 while it streams and has replayed all it received; otherwise the time
 # since it was last known to be current, which grows while nothing is replayed. With a
-# paused replay or a lost primary the number says so.
+# paused replay or a lost primary the number says so. Read strictly, it is the time since the
+# last message from the primary once that is longer than QUIET_S.
 #
 # On a primary: when did the primary pass the position that a standby has replayed? Each
 # read marks (time, position); the answer is the age of the first mark beyond the standby's
@@ -64,8 +65,8 @@ def may_not_see(session: PostgresSession, view: str) -> str:
 # pg_stat_replication.replay_lag: that is how long the last replayed record took, so it
 # keeps its last small value while replay is stuck, and is NULL on an idle server.
 #
-# A silent network is noticed here only when the WAL receiver notices (wal_receiver_timeout);
-# the heartbeat method notices at once.
+# A silent network is noticed by the WAL receiver after wal_receiver_timeout only, so `native`
+# alone is not the default: `auto` reads the heartbeat, and strictly where there is none.
 
 
 MAX_MARKS = 4096
@@ -82,8 +83,14 @@ class PostgresNativeLag:
     """Reads as a standby or as a primary, whichever the server is just now."""
 
     def __init__(
-        self, *, remember_s: float = REMEMBER_REPLICA_S, monotonic: Monotonic = time.monotonic
+        self,
+        *,
+        heartbeat: HeartbeatLag | None = None,
+        remember_s: float = REMEMBER_REPLICA_S,
+        monotonic: Monotonic = time.monotonic,
     ) -> None:
+        self._heartbeat = heartbeat
+        """A standby reads it where one is written, and is read strictly where nobody does."""
         self._remember_s = remember_s
         self._monotonic = monotonic
         self._role: StandbyLag | PrimaryLag | None = None
@@ -93,12 +100,19 @@ class PostgresNativeLag:
         wanted = StandbyLag if in_recovery else PrimaryLag
         # A promoted or demoted server starts over: what was seen in the other role is void.
         if not isinstance(self._role, wanted):
-            self._role = StandbyLag() if in_recovery else PrimaryLag(self._remember_s)
+            strict = self._heartbeat is not None
+            self._role = StandbyLag(strict) if in_recovery else PrimaryLag(self._remember_s)
+        if in_recovery and self._heartbeat:
+            written = await self._heartbeat.of_standby(session)
+            if written is not None:
+                return written
         return await self._role.read(session, self._monotonic)
 
 
 # --- on a standby --------------------------------------------------------------------------
 
+# Longer than a busy primary's walsender is ever silent, shorter than any threshold that is advised.
+QUIET_S = 2.0
 STANDBY_QUERY = f"""
 SELECT r.pid IS NOT NULL, r.status,
        pg_last_wal_replay_lsn() >= pg_last_wal_receive_lsn(),
@@ -154,6 +168,14 @@ class StandbyState:
         return None
 
     @property
+    def silence(self) -> str:
+        return (
+            f"the WAL receiver has received nothing for {self.silent_s:.0f} s: an idle primary and "
+            "a dead network look the same. A heartbeat tells them apart: have the primary's agent "
+            "write one (heartbeat_interval_s), or trust the silence with the option method = native"
+        )
+
+    @property
     def _broken(self) -> str:
         upstream = upstream_of(self.sender_host, self.sender_port, self.conninfo)
         source = f" from {upstream}" if upstream else ""
@@ -165,17 +187,24 @@ class StandbyState:
 
 
 class StandbyLag:
-    def __init__(self) -> None:
+    def __init__(self, strict: bool = False) -> None:
+        self._strict = strict
+        """Trust no silence: what has not arrived may be missing since the last message."""
         self._current_at: float | None = None
+        self.since_replay_s: float | None = None
+        """At the last read."""
 
     async def read(self, session: PostgresSession, monotonic: Monotonic) -> Number:
         state = StandbyState(*await session.row(STANDBY_QUERY))
+        self.since_replay_s = state.since_replay_s
         if state.has_receiver and state.status is None:
             raise ProbeFailed(Cause.FAILED, may_not_see(session, "pg_stat_wal_receiver"))
         return self.judge(state, monotonic())
 
     def judge(self, state: StandbyState, now_s: float) -> Number:
         if state.is_current:
+            if self._strict and state.silent_s is not None and state.silent_s > QUIET_S:
+                return Measured(state.silent_s, Cause.REPLICATION_SILENT, state.silence)
             self._current_at = now_s
             return 0.0
         lag_s = self._bound_s(state, now_s)
@@ -356,6 +385,22 @@ WHERE attrelid = to_regclass(%s) AND attnum > 0 AND NOT attisdropped LIMIT 64
 """
 
 
+# Looked up first where a table need not be there: a failed query would fill the server's log.
+IS_GRANTED = """
+SELECT EXISTS (
+    SELECT FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
+    WHERE c.relname = %s AND n.nspname = coalesce(%s, current_schema())
+      AND has_schema_privilege(n.oid, 'USAGE')
+      AND (SELECT bool_and(has_table_privilege(c.oid, verb)) FROM unnest(%s::text[]) AS verb))
+"""
+
+
+async def is_granted(session: PostgresSession, table: tuple[str, ...], *verbs: str) -> bool:
+    schema = table[0] if len(table) == 2 else None
+    [granted] = await session.row(IS_GRANTED, [table[-1], schema, list(verbs)])
+    return bool(granted)
+
+
 class HeartbeatLag:
     """Age of the newest row, by the server's own clock and what is known of its error."""
 
@@ -367,8 +412,25 @@ class HeartbeatLag:
         self._query = NEWEST.replace("{name}", self._name)
         self._skew = skew
         self._monotonic = monotonic
-        self._standby = StandbyLag()
+        self._standby = StandbyLag(strict=True)
         self._zone: str | None = None
+        self._is_readable = False
+
+    async def of_standby(self, session: PostgresSession) -> Number | None:
+        """None where nobody writes heartbeats, or not for us to read."""
+        if not self._is_readable:
+            self._is_readable = await is_granted(session, self._table, "SELECT")
+        try:
+            rows = await session.rows(self._query) if self._is_readable else []
+        except (*MISSING, psycopg.errors.InsufficientPrivilege):
+            self._is_readable = False
+            return None
+        return await self._judge(session, rows[0], True, self._since_commit_s) if rows else None
+
+    def _since_commit_s(self) -> float | None:
+        """Every commit that arrives says as much as a heartbeat."""
+        age_s = self._standby.since_replay_s
+        return None if age_s is None else max(0.0, age_s - (self._skew.ahead_s or 0.0))
 
     async def __call__(self, session: PostgresSession) -> Number:
         try:
@@ -386,14 +448,23 @@ class HeartbeatLag:
             raise ProbeFailed(Cause.UNSUPPORTED, message)
         if not rows:
             raise heartbeats.empty(self._name)
+        return await self._judge(session, rows[0], in_recovery)
 
+    async def _judge(
+        self,
+        session: PostgresSession,
+        row: Row,
+        in_recovery: bool,
+        without_writer: WithoutWriter = lambda: None,
+    ) -> Number:
         async def native() -> Number:
             if not in_recovery:
                 message = "a logical subscriber gives no account of its lag"
                 raise ProbeFailed(Cause.UNSUPPORTED, message)
             return await self._standby.read(session, self._monotonic)
 
-        return await heartbeats.heartbeat_lag(self._newest(*rows[0]), self._skew, native)
+        newest = self._newest(*row)
+        return await heartbeats.heartbeat_lag(newest, self._skew, native, without_writer)
 
     def _newest(
         self,
@@ -410,15 +481,21 @@ class HeartbeatLag:
         return HeartbeatRow(self._name, age_s, interval_s, resting, server)
 
 
+WRITES = ("SELECT", "INSERT", "UPDATE")
+
+
 class PostgresBeat:
     """Writes the row; answers whether it did (a replica does not)."""
 
-    def __init__(self, table: tuple[str, ...], interval_s: float) -> None:
+    def __init__(self, table: tuple[str, ...], interval_s: float, required: bool) -> None:
         self._table = table
         self._name = quoted(table)
         self._interval_s = interval_s
+        self._required = required
         self._keeps_narrow = False
         """The table has the earlier layout, and the role may not change it."""
+        self._lacks = ""
+        """What to run; the table is not tried before it was: each try is an error in the log."""
 
     @property
     def create(self) -> str:
@@ -439,12 +516,27 @@ class PostgresBeat:
         )
 
     async def __call__(self, session: PostgresSession, resting: bool) -> bool:
+        if self._lacks and not await is_granted(session, self._table, *WRITES):
+            return await self._pulse(session, self._lacks, resting)
         try:
             return await self._beat(session, resting)
         except psycopg.errors.InsufficientPrivilege as error:
             await session.run("ROLLBACK")
-            granted = rights(self._table, "SELECT, INSERT, UPDATE", session.user)
-            raise _needs(error, f"{self.create}; {granted}") from None
+            granted = rights(self._table, ", ".join(WRITES), session.user)
+            self._lacks = _needs(error, f"{self.create}; {granted}").detail
+            return await self._pulse(session, self._lacks, resting)
+
+    async def _pulse(self, session: PostgresSession, lacks: str, resting: bool) -> bool:
+        """Without the right to write a row: a record in the log, which any role may write. It
+        shows standbys that the connection works, and so bounds what they can be missing."""
+        [in_recovery] = await session.row("SELECT pg_is_in_recovery()")
+        if in_recovery:
+            return False
+        if not resting:
+            await session.run("SELECT pg_logical_emit_message(true, 'headgate', 'heartbeat')")
+        if self._required:
+            raise ProbeFailed(Cause.FAILED, lacks)
+        return True
 
     async def _beat(self, session: PostgresSession, resting: bool) -> bool:
         _, is_copy = await session.row(IS_COPY, [self._name])

@@ -315,8 +315,8 @@ class Kit(Generic[S]):
     custom: Callable[[str], Reader[S]]
     """The reader of an operator's own query."""
     data_directory: Callable[[S], Awaitable[str]]
-    beat: Callable[[tuple[str, ...], float], Beat[S]]
-    """The writer of a heartbeat into a table, every so many seconds."""
+    beat: Callable[[tuple[str, ...], float, bool], Beat[S]]
+    """The writer of a heartbeat into a table, every so many seconds, required or not."""
     enders: Enders[S]
     """For writes that were given up while the server still holds them."""
     role: Callable[[], RoleReader[S]]

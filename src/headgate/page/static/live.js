@@ -8,15 +8,29 @@ const TICK_MS = 500;
 const times = { heard: Date.now(), drawn: Date.now(), seen: Date.now() };
 let asking = false;
 
+// The agent tells times in this browser's zone, once it knows it.
+function noteZone() {
+  const zone = Intl.DateTimeFormat().resolvedOptions().timeZone;
+  if (!zone || zone === document.body.dataset.zone) {
+    return;
+  }
+  document.cookie = `headgate-zone=${encodeURIComponent(zone)}; path=/; max-age=31536000; samesite=lax`;
+  const form = document.querySelector("main form[method=post]");
+  if (document.cookie.includes("headgate-zone=") && !form && sessionStorage.getItem("zone") !== zone) {
+    sessionStorage.setItem("zone", zone); // Once: an agent that does not know the zone stays with UTC.
+    window.location.reload();
+  }
+}
+
 function clock(ms) {
-  const told = new Date(ms).toISOString();
-  const today = new Date().toISOString().slice(0, 10) === told.slice(0, 10);
-  return today ? told.slice(11, 19) : `${told.slice(0, 10)} ${told.slice(11, 19)}`;
+  const at = new Date(ms);
+  const time = at.toLocaleTimeString("en-GB");
+  return new Date().toDateString() === at.toDateString() ? time : `${at.toLocaleDateString("en-GB", { day: "numeric", month: "short" })} ${time}`;
 }
 
 function showLost() {
   const box = document.getElementById("lost");
-  box.textContent = `The agent does not answer since ${clock(times.heard)} UTC: what is below is from ${clock(times.drawn)} UTC. Asking again …`;
+  box.textContent = `The agent does not answer since ${clock(times.heard)}. What you see is from ${clock(times.drawn)}. Asking again …`;
   box.hidden = false;
   document.body.classList.add("is-lost");
 }
@@ -136,6 +150,14 @@ document.addEventListener("htmx:afterSwap", (event) => {
   }
 });
 
+// An answer folds the form that it answers.
+document.addEventListener("htmx:afterSwap", (event) => {
+  const form = document.getElementById(event.detail.target.dataset?.folds ?? "");
+  if (form && event.detail.xhr.status < 400) {
+    form.open = false;
+  }
+});
+
 // g and a letter go to a page; ? shows the keys.
 let gone = 0;
 document.addEventListener("keydown", (event) => {
@@ -184,6 +206,7 @@ function showKeys() {
 
 // A token behind the # of the address signs in: it never reaches a server's log.
 document.addEventListener("DOMContentLoaded", () => {
+  noteZone();
   takeFlashes(document);
   const form = document.getElementById("sign-in");
   const token = window.location.hash.slice(1);

@@ -9,6 +9,7 @@
   const REFETCH_MS = 60_000;
   const ANSWER_MS = 8_000;
   const RETRY_MS = 2_000;
+  const CAP = 3; // Thresholds that a chart shows.
   const GAP_S = 15; // No look for longer, as in a tab that nobody saw: no line is drawn across.
   const figures = document.getElementById("figures");
   const section = document.getElementById("charts");
@@ -30,7 +31,7 @@
       return "–";
     }
     if (unit === "ratio") {
-      return `${Number((value * 100).toPrecision(3))} %`;
+      return `${(value * 100).toFixed(value >= 0.1 || value === 0 ? 0 : 1)}%`;
     }
     if (unit === "s" && value > 0 && value < 0.1) {
       return `${Number((value * 1000).toPrecision(3))} ms`;
@@ -38,8 +39,10 @@
     return `${value >= 10000 ? Math.round(value).toLocaleString("en") : Number(value.toPrecision(4))} ${unit}`.trim();
   }
 
+  // In the browser's zone, as all times of the page are.
   function hhmm(seconds) {
-    return new Date(seconds * 1000).toISOString().slice(11, 16);
+    const at = new Date(seconds * 1000);
+    return `${String(at.getHours()).padStart(2, "0")}:${String(at.getMinutes()).padStart(2, "0")}`;
   }
 
   class Chart {
@@ -154,7 +157,7 @@
       }
       this.#push(at, value, row.dataset.state === "breached" ? 1 : 0);
       this.latest.textContent = value === null ? (row.dataset.state === "disabled" ? "off" : "no value") : shown(value, this.unit);
-      this.element.classList.toggle("bad", row.classList.contains("bad"));
+      this.element.classList.toggle("bad", row.dataset.state === "breached" || row.dataset.state === "unavailable");
     }
 
     #push(at, value, bad) {
@@ -206,12 +209,11 @@
       return {
         width: Math.max(200, this.box.clientWidth),
         height: this.box.clientHeight || 176,
-        tzDate: (seconds) => uPlot.tzDate(new Date(seconds * 1000), "UTC"),
         legend: { show: false },
         cursor: { drag: { x: false, y: false }, points: { size: 5 }, y: false },
         scales: {
           x: { time: true, range: () => [Date.now() / 1000 - RANGES_S[range], Date.now() / 1000] },
-          y: { range: (u, low, high) => [Math.min(0, low ?? 0), (Math.max(high ?? 0, chart.threshold || 0) || 1) * 1.08] },
+          y: { range: (u, low, high) => [Math.min(0, low ?? 0), chart.#top(high ?? 0)] },
         },
         axes: [
           { ...axis, space: 60, size: 28, values: [[3600, "{HH}:{mm}"], [60, "{HH}:{mm}"], [1, "{HH}:{mm}:{ss}"]].map(([incr, form]) => [incr, form, null, null, null, null, null, null, 1]) },
@@ -226,10 +228,38 @@
         bands: [{ series: [2, 1], fill: () => `color-mix(in srgb, ${ink.series} 25%, transparent)` }],
         hooks: {
           drawClear: [(u) => chart.#shade(u)],
-          draw: [(u) => chart.#limit(u)],
+          draw: [(u) => chart.#limit(u), (u) => chart.#beyond(u)],
           setCursor: [(u) => chart.#point(u)],
         },
       };
+    }
+
+    // A spike must not flatten the rest: what is beyond three thresholds is marked at the top.
+    #top(high) {
+      const limit = this.threshold > 0 ? this.threshold : 0;
+      const peak = limit > 0 ? Math.min(high, limit * CAP) : high;
+      return (Math.max(peak, limit) || 1) * 1.08;
+    }
+
+    #beyond(u) {
+      const { ctx, bbox } = u;
+      const top = u.scales.y.max;
+      const size = 4 * devicePixelRatio;
+      ctx.save();
+      ctx.fillStyle = ink.bad;
+      let last = -Infinity;
+      for (let n = 0; n < u.data[0].length; n += 1) {
+        const x = u.valToPos(u.data[0][n], "x", true);
+        if ((u.data[2][n] ?? 0) > top && x >= bbox.left && x - last > size * 2) {
+          ctx.beginPath();
+          ctx.moveTo(x, bbox.top);
+          ctx.lineTo(x + size, bbox.top + size * 1.6);
+          ctx.lineTo(x - size, bbox.top + size * 1.6);
+          ctx.fill();
+          last = x;
+        }
+      }
+      ctx.restore();
     }
 
     // Minutes in which it was above its threshold, for the whole or a part of them.
@@ -348,8 +378,9 @@
     for (const entry of entries) {
       const chart = byElement.get(entry.target.parentElement);
       const width = Math.floor(entry.contentRect.width);
-      if (chart?.plot && width > 0 && width !== chart.plot.width) {
-        chart.plot.setSize({ width, height: chart.plot.height });
+      const height = Math.floor(entry.contentRect.height);
+      if (chart?.plot && width > 0 && (width !== chart.plot.width || height !== chart.plot.height)) {
+        chart.plot.setSize({ width, height });
       }
     }
   });
@@ -378,7 +409,7 @@
   // The live rows say which metrics there are, and what each is now.
   function follow() {
     document.title = document.getElementById("now")?.dataset.title ?? document.title;
-    const rows = [...document.querySelectorAll("tr[data-chart]")];
+    const rows = [...document.querySelectorAll("#now [data-chart]")];
     const there = new Set();
     const at = Date.now() / 1000;
     for (const row of rows) {
@@ -418,7 +449,7 @@
       one.toggleAttribute("aria-current", false);
     }
     chosen.setAttribute("aria-current", "true");
-    window.history.replaceState(null, "", `/?range=${range}`);
+    window.history.replaceState(null, "", `${window.location.pathname}?range=${range}`);
     for (const chart of charts.values()) {
       if (chart.seen) {
         chart.load();
@@ -432,6 +463,25 @@
     ink = readInk();
     for (const chart of charts.values()) {
       chart.plot?.redraw(false);
+    }
+  });
+
+  // Those out of sight are drawn too, one by one, when the browser has nothing else to do: paper and
+  // a picture of the whole page show them.
+  function drawRest() {
+    const next = [...charts.values()].slice(0, MAX_CHARTS).find((chart) => chart.plot === null && !chart.loading && chart.failedAt === 0);
+    if (next) {
+      next.seen = true;
+      next.load().then(() => whenIdle(drawRest));
+    }
+  }
+  const whenIdle = window.requestIdleCallback ?? ((then) => window.setTimeout(then, 200));
+  whenIdle(drawRest);
+  window.addEventListener("beforeprint", () => {
+    for (const chart of charts.values()) {
+      if (chart.minutes !== null) {
+        chart.draw();
+      }
     }
   });
 

@@ -14,13 +14,16 @@ from headgate.changes.model import (
     LOG,
     MAX_REVISIONS,
     WIDE,
+    Change,
     ChangeKind,
+    Edit,
     Revision,
     item_key,
     log_key,
     shard_items,
 )
 from headgate.changes.state import (
+    Draft,
     What,
     head_bytes,
     item_bytes,
@@ -30,6 +33,7 @@ from headgate.changes.state import (
 )
 from headgate.errors import Conflict, InvalidSettings, StoreUnavailable
 from headgate.rules.settings import RuleLimits, parse_kept
+from tests.changes import verbs
 from tests.changes.changebook_world import (
     CAP,
     COMMERCE,
@@ -53,7 +57,7 @@ def world() -> BookWorld:
 
 
 async def test_a_rule_is_one_revision_with_head_log_and_item(world: BookWorld) -> None:
-    change = await world.book.put_rule(HALF, reach=COMMERCE, who="ada")
+    change = await verbs.put_rule(world.book, HALF, reach=COMMERCE, who="ada")
     assert (change.before_n, change.after_n, change.dry_run) == (0, 1, False)
     listing = await world.store.list(("",))
     assert [entry.key for entry in listing.entries] == [HEAD, f"{WIDE}rule/half", log_key(1)]
@@ -74,30 +78,30 @@ async def test_a_rule_is_one_revision_with_head_log_and_item(world: BookWorld) -
 
 
 async def test_items_of_one_shard_lie_where_only_that_shard_looks(world: BookWorld) -> None:
-    await world.book.put_rule(HALF, reach=ONE_SHARD, who="ada")
-    await world.book.set_budget("cap", CAP, reach=ONE_SHARD, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=ONE_SHARD, who="ada")
+    await verbs.set_budget(world.book, "cap", CAP, reach=ONE_SHARD, who="ada")
     keys = [entry.key for entry in (await world.store.list((ITEMS,))).entries]
     assert all(key.startswith(shard_items("commerce/-80")) for key in keys)
     assert len(keys) == 2
 
 
 async def test_a_rule_without_an_id_gets_one_that_is_free(world: BookWorld) -> None:
-    await world.book.put_rule({**HALF, "id": "f-000002"}, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, {**HALF, "id": "f-000002"}, reach=FLEET, who="ada")
     unnamed = {key: value for key, value in HALF.items() if key != "id"}
-    change = await world.book.put_rule(unnamed, reach=FLEET, who="ada")
+    change = await verbs.put_rule(world.book, unnamed, reach=FLEET, who="ada")
     assert [item.id for item in change.items] == ["f-000003"]
 
 
 async def test_an_id_in_use_is_not_taken_over(world: BookWorld) -> None:
-    await world.book.put_rule(HALF, reach=COMMERCE, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=COMMERCE, who="ada")
     with pytest.raises(Conflict, match="half already exists for shard:commerce/\\*, set by ada"):
-        await world.other.put_rule(HALF, reach=FLEET, who="bob")
+        await verbs.put_rule(world.other, HALF, reach=FLEET, who="bob")
 
 
 async def test_an_id_that_has_ended_may_be_used_for_another_reach(world: BookWorld) -> None:
-    await world.book.put_rule(HALF, reach=COMMERCE, who="ada")
-    await world.book.lift_rule("half", who="ada")
-    await world.book.put_rule({**HALF, "ratio": 0.9}, reach=ONE_SHARD, who="bob")
+    await verbs.put_rule(world.book, HALF, reach=COMMERCE, who="ada")
+    await verbs.lift_rule(world.book, "half", who="ada")
+    await verbs.put_rule(world.book, {**HALF, "ratio": 0.9}, reach=ONE_SHARD, who="bob")
     standing = await world.standing()
     assert standing["half"]["reach"] == "shard:commerce/-80"
     assert standing["half"]["ratio"] == 0.9
@@ -125,51 +129,53 @@ async def test_a_rule_that_is_none_changes_nothing(
     world: BookWorld, raw: dict[str, Any], place: str
 ) -> None:
     with pytest.raises(InvalidSettings) as rejected:
-        await world.book.put_rule(raw, reach=FLEET, who="ada")
+        await verbs.put_rule(world.book, raw, reach=FLEET, who="ada")
     assert [fault.place for fault in rejected.value.faults] == [place]
     assert (await world.book.items()).n == 0
 
 
 async def test_a_metric_of_other_agents_is_advice_and_no_fault(world: BookWorld) -> None:
     raw = {"target": "etl", "kind": "thresholds", "thresholds": {"gpu_heat": 0.001, "lag": "2s"}}
-    change = await world.book.put_rule(raw, reach=FLEET, who="ada")
+    change = await verbs.put_rule(world.book, raw, reach=FLEET, who="ada")
     assert [one.code for one in change.advice] == ["metric-elsewhere"]
     assert "gpu_heat is not a metric of this agent" in change.advice[0].message
 
 
 async def test_what_has_no_effect_beside_another_of_the_fleet_is_reported(world: BookWorld) -> None:
-    await world.book.put_rule({**HALF, "ratio": 0.9}, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, {**HALF, "ratio": 0.9}, reach=FLEET, who="ada")
     weaker = {"id": "weak", "target": "etl", "ratio": 0.1, "for": "1h"}
     assert "shadowed" in [
         a.code
-        for a in (await world.book.put_rule(weaker, reach=COMMERCE, who="b", dry_run=True)).advice
+        for a in (
+            await verbs.put_rule(world.book, weaker, reach=COMMERCE, who="b", dry_run=True)
+        ).advice
     ]
-    elsewhere = await world.book.put_rule(
-        {**weaker, "target": "web"}, reach=COMMERCE, who="b", dry_run=True
+    elsewhere = await verbs.put_rule(
+        world.book, {**weaker, "target": "web"}, reach=COMMERCE, who="b", dry_run=True
     )
     assert elsewhere.advice == ()
 
 
 async def test_the_fleet_has_room_for_so_many_rules_and_ended_ones_do_not_count() -> None:
     world = BookWorld(limits=RuleLimits(max_rules=1))
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     with pytest.raises(InvalidSettings, match="would be 2 rules, at most 1"):
-        await world.book.put_rule({**HALF, "id": "two"}, reach=FLEET, who="ada")
-    await world.book.lift_rule("half", who="ada")
-    await world.book.put_rule({**HALF, "id": "two"}, reach=FLEET, who="ada")
+        await verbs.put_rule(world.book, {**HALF, "id": "two"}, reach=FLEET, who="ada")
+    await verbs.lift_rule(world.book, "half", who="ada")
+    await verbs.put_rule(world.book, {**HALF, "id": "two"}, reach=FLEET, who="ada")
 
 
 async def test_what_has_ended_within_the_day_is_bounded_too() -> None:
     world = BookWorld(limits=RuleLimits(max_rules=2))
     for at in range(6):
-        await world.book.put_rule({**HALF, "id": f"r{at}"}, reach=FLEET, who="ada")
-        await world.book.lift_rule(f"r{at}", who="ada")
+        await verbs.put_rule(world.book, {**HALF, "id": f"r{at}"}, reach=FLEET, who="ada")
+        await verbs.lift_rule(world.book, f"r{at}", who="ada")
     with pytest.raises(InvalidSettings, match="most of which ended within the last day"):
-        await world.book.put_rule(HALF, reach=FLEET, who="ada")
-    await world.book.put_rule({**HALF, "id": "r0"}, reach=FLEET, who="ada")
-    await world.book.lift_rule("r0", who="ada")
+        await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, {**HALF, "id": "r0"}, reach=FLEET, who="ada")
+    await verbs.lift_rule(world.book, "r0", who="ada")
     world.clock.pass_s(DAY_S + 1)
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
 
 
 async def test_what_is_too_long_for_the_store_is_rejected_before_it_is_sent(
@@ -177,17 +183,19 @@ async def test_what_is_too_long_for_the_store_is_rejected_before_it_is_sent(
 ) -> None:
     names = [{"match": {"username": f"{'u' * 200}{at}"}} for at in range(400)]
     with pytest.raises(InvalidSettings, match="at most 65,536"):
-        await world.book.set_budget("wide", {"rate": 1, "rules": names}, reach=FLEET, who="ada")
+        await verbs.set_budget(
+            world.book, "wide", {"rate": 1, "rules": names}, reach=FLEET, who="ada"
+        )
 
 
 # --- changing and lifting --------------------------------------------------------------------
 
 
 async def test_a_patch_changes_what_it_names_and_gives_no_more_time(world: BookWorld) -> None:
-    await world.book.put_rule(HALF, reach=COMMERCE, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=COMMERCE, who="ada")
     before = (await world.standing())["half"]
     world.clock.pass_s(600)
-    change = await world.book.patch_rule("half", {"ratio": 0.9}, who="bob", expect=1)
+    change = await verbs.patch_rule(world.book, "half", {"ratio": 0.9}, who="bob", expect=1)
     after = (await world.standing())["half"]
     assert after == {**before, "ratio": 0.9}
     (told,) = change.differences
@@ -196,9 +204,9 @@ async def test_a_patch_changes_what_it_names_and_gives_no_more_time(world: BookW
 
 
 async def test_a_new_end_is_counted_from_now(world: BookWorld) -> None:
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     world.clock.pass_s(7000)
-    await world.book.patch_rule("half", {"for": "1h"}, who="bob")
+    await verbs.patch_rule(world.book, "half", {"for": "1h"}, who="bob")
     world.clock.pass_s(3599)
     assert "half" in await world.standing()
     world.clock.pass_s(2)
@@ -207,8 +215,8 @@ async def test_a_new_end_is_counted_from_now(world: BookWorld) -> None:
 
 
 async def test_a_patch_of_nothing_new_makes_no_revision(world: BookWorld) -> None:
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
-    change = await world.book.patch_rule("half", {"ratio": 0.5}, who="bob")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
+    change = await verbs.patch_rule(world.book, "half", {"ratio": 0.5}, who="bob")
     assert (change.before_n, change.after_n, change.changes) == (1, 1, ())
     assert [one.code for one in change.advice] == ["unchanged"]
 
@@ -226,19 +234,19 @@ async def test_a_patch_of_nothing_new_makes_no_revision(world: BookWorld) -> Non
 async def test_a_patch_that_is_none_is_rejected(
     world: BookWorld, raw: dict[str, Any], message: str
 ) -> None:
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     with pytest.raises(InvalidSettings, match=message):
-        await world.book.patch_rule("half", raw, who="bob")
+        await verbs.patch_rule(world.book, "half", raw, who="bob")
 
 
 async def test_a_change_built_on_an_older_revision_of_the_rule_is_rejected(
     world: BookWorld,
 ) -> None:
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
-    await world.book.patch_rule("half", {"ratio": 0.9}, who="bob")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
+    await verbs.patch_rule(world.book, "half", {"ratio": 0.9}, who="bob")
     for change in (
-        world.book.patch_rule("half", {"ratio": 0.1}, who="eve", expect=1),
-        world.book.lift_rule("half", who="eve", expect=1),
+        verbs.patch_rule(world.book, "half", {"ratio": 0.1}, who="eve", expect=1),
+        verbs.lift_rule(world.book, "half", who="eve", expect=1),
     ):
         with pytest.raises(Conflict, match="rule half has revision 2, not 1"):
             await change
@@ -246,8 +254,8 @@ async def test_a_change_built_on_an_older_revision_of_the_rule_is_rejected(
 
 async def test_a_lifted_rule_is_put_as_such_and_collected_a_day_later(world: BookWorld) -> None:
     """Vanishing means nothing to a reader: the end has to be said."""
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
-    await world.book.lift_rule("half", who="bob")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
+    await verbs.lift_rule(world.book, "half", who="bob")
     assert await world.standing() == {}
     (entry,) = (await world.store.list((ITEMS,))).entries
     value = read_item(entry.value).value
@@ -260,22 +268,22 @@ async def test_a_lifted_rule_is_put_as_such_and_collected_a_day_later(world: Boo
 
 
 async def test_what_has_ended_is_not_changed_nor_lifted_twice(world: BookWorld) -> None:
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     world.clock.pass_s(7201)
     with pytest.raises(InvalidSettings, match="has ended"):
-        await world.book.patch_rule("half", {"for": "1h"}, who="bob")
-    await world.book.lift_rule("half", who="bob")
+        await verbs.patch_rule(world.book, "half", {"for": "1h"}, who="bob")
+    await verbs.lift_rule(world.book, "half", who="bob")
     with pytest.raises(InvalidSettings, match="was already lifted by bob"):
-        await world.book.lift_rule("half", who="bob")
+        await verbs.lift_rule(world.book, "half", who="bob")
     with pytest.raises(NoSuchItem, match="no rule 'nope'"):
-        await world.book.lift_rule("nope", who="bob")
+        await verbs.lift_rule(world.book, "nope", who="bob")
 
 
 async def test_a_rule_is_collected_a_day_after_its_end_also_after_it_was_extended(
     world: BookWorld,
 ) -> None:
-    await world.book.put_rule({**HALF, "for": "1h"}, reach=FLEET, who="ada")
-    await world.book.patch_rule("half", {"for": "3d"}, who="ada")
+    await verbs.put_rule(world.book, {**HALF, "for": "1h"}, reach=FLEET, who="ada")
+    await verbs.patch_rule(world.book, "half", {"for": "3d"}, who="ada")
     world.clock.pass_s(3 * DAY_S - 1)
     assert "half" in await world.standing(), "the first lease ran out long ago"
     world.clock.pass_s(DAY_S + 2)
@@ -286,15 +294,15 @@ async def test_a_favor_is_two_rules_of_one_revision_that_end_and_go_together(
     world: BookWorld,
 ) -> None:
     """R76."""
-    change = await world.book.favor("etl", reach=COMMERCE, who="ada", more={"for": "1h"})
+    change = await verbs.favor(world.book, "etl", reach=COMMERCE, who="ada", more={"for": "1h"})
     first, second = (item.id for item in change.items)
     standing = await world.standing()
     assert (standing[first]["pair"], standing[second]["pair"]) == (second, first)
     assert (standing[first]["ratio"], standing[second]["ratio"]) == (0.0, 0.9)
-    await world.book.patch_rule(first, {"for": "3h"}, who="ada")
+    await verbs.patch_rule(world.book, first, {"for": "3h"}, who="ada")
     standing = await world.standing()
     assert standing[first]["expires_at"] == standing[second]["expires_at"]
-    lifted = await world.book.lift_rule(second, who="ada")
+    lifted = await verbs.lift_rule(world.book, second, who="ada")
     assert {item.id for item in lifted.items} == {first, second}
     assert await world.standing() == {}
 
@@ -303,39 +311,39 @@ async def test_a_favor_is_two_rules_of_one_revision_that_end_and_go_together(
 
 
 async def test_a_budget_is_known_by_name_and_reach(world: BookWorld) -> None:
-    await world.book.set_budget("cap", CAP, reach=FLEET, who="ada")
-    await world.book.set_budget("cap", {**CAP, "rate": 5}, reach=COMMERCE, who="ada")
+    await verbs.set_budget(world.book, "cap", CAP, reach=FLEET, who="ada")
+    await verbs.set_budget(world.book, "cap", {**CAP, "rate": 5}, reach=COMMERCE, who="ada")
     standing = await world.standing()
     assert {name: one["rate"] for name, one in standing.items()} == {
         "cap@fleet": 20,
         "cap@shard:commerce/*": 5,
     }
-    change = await world.book.patch_budget(
-        "cap", {"rate": None, "capacity": 50}, reach=COMMERCE, who="b"
+    change = await verbs.patch_budget(
+        world.book, "cap", {"rate": None, "capacity": 50}, reach=COMMERCE, who="b"
     )
     (told,) = change.differences
-    assert told.line == "budget cap@shard:commerce/*: rate 5 → unset, capacity unset → 50"
+    assert told.line == "budget cap@shard:commerce/*: rate 5% → unset, capacity unset → 0.5s"
 
 
 async def test_a_budgets_end_is_put_off_and_its_name_and_reach_stay(world: BookWorld) -> None:
-    await world.book.set_budget("cap", {**CAP, "for": "1h"}, reach=FLEET, who="ada")
-    await world.book.patch_budget("cap", {"for": "2h"}, reach=FLEET, who="ada")
+    await verbs.set_budget(world.book, "cap", {**CAP, "for": "1h"}, reach=FLEET, who="ada")
+    await verbs.patch_budget(world.book, "cap", {"for": "2h"}, reach=FLEET, who="ada")
     assert (await world.standing())["cap@fleet"]["expires_at"] == "2023-11-15T00:13:20Z"
     for raw, place in (({"name": "other"}, "name"), ({"reach": "host:x"}, "reach"), ({}, "")):
         with pytest.raises(InvalidSettings) as rejected:
-            await world.book.patch_budget("cap", raw, reach=FLEET, who="ada")
+            await verbs.patch_budget(world.book, "cap", raw, reach=FLEET, who="ada")
         assert [fault.place for fault in rejected.value.faults] == [place]
 
 
 async def test_a_removed_budget_is_put_as_taken_out(world: BookWorld) -> None:
-    await world.book.set_budget("cap", CAP, reach=FLEET, who="ada")
-    await world.book.remove_budget("cap", reach=FLEET, who="bob", expect=1)
+    await verbs.set_budget(world.book, "cap", CAP, reach=FLEET, who="ada")
+    await verbs.remove_budget(world.book, "cap", reach=FLEET, who="bob", expect=1)
     key = item_key(ChangeKind.BUDGET, "cap@fleet", FLEET)
     (entry,) = (await world.store.list((key,))).entries
     item = read_item(entry.value)
     assert (item.value, item.n, item.set_by) == (None, 2, "bob")
     with pytest.raises(NoSuchItem, match="no budget 'cap' for fleet"):
-        await world.book.remove_budget("cap", reach=FLEET, who="bob")
+        await verbs.remove_budget(world.book, "cap", reach=FLEET, who="bob")
     world.clock.pass_s(DAY_S + 1)
     assert await world.store.count(ITEMS) == 0
 
@@ -343,8 +351,8 @@ async def test_a_removed_budget_is_put_as_taken_out(world: BookWorld) -> None:
 async def test_a_budget_without_an_end_stays_and_one_with_an_end_is_collected(
     world: BookWorld,
 ) -> None:
-    await world.book.set_budget("stays", CAP, reach=FLEET, who="ada")
-    await world.book.set_budget("goes", {**CAP, "for": "1h"}, reach=FLEET, who="ada")
+    await verbs.set_budget(world.book, "stays", CAP, reach=FLEET, who="ada")
+    await verbs.set_budget(world.book, "goes", {**CAP, "for": "1h"}, reach=FLEET, who="ada")
     world.clock.pass_s(3601)
     assert list(await world.standing()) == ["stays@fleet"]
     world.clock.pass_s(40 * DAY_S)
@@ -366,7 +374,7 @@ async def test_a_budget_that_is_none_changes_nothing(
     world: BookWorld, name: str, raw: dict[str, Any], place: str
 ) -> None:
     with pytest.raises(InvalidSettings) as rejected:
-        await world.book.set_budget(name, raw, reach=FLEET, who="ada")
+        await verbs.set_budget(world.book, name, raw, reach=FLEET, who="ada")
     assert [fault.place for fault in rejected.value.faults] == [place]
     assert (await world.book.items()).n == 0
 
@@ -375,27 +383,31 @@ async def test_a_budget_that_would_lock_out_administrators_is_reported_since_age
     world: BookWorld,
 ) -> None:
     stop = {"mode": "enforce", "rate": 0, "rules": [{}]}
-    change = await world.book.set_budget("stop", stop, reach=FLEET, who="ada")
+    change = await verbs.set_budget(world.book, "stop", stop, reach=FLEET, who="ada")
     locks = [one for one in change.advice if one.code.startswith("locks-out")]
     assert locks
     assert "leave this budget out" in locks[0].message
 
 
 async def test_a_budget_for_elsewhere_is_named_where_one_is_missing(world: BookWorld) -> None:
-    await world.book.set_budget("cap", CAP, reach=COMMERCE, who="ada")
+    await verbs.set_budget(world.book, "cap", CAP, reach=COMMERCE, who="ada")
     with pytest.raises(NoSuchItem, match="there is one for shard:commerce"):
-        await world.book.patch_budget("cap", {"rate": 1}, reach=FLEET, who="ada")
+        await verbs.patch_budget(world.book, "cap", {"rate": 1}, reach=FLEET, who="ada")
     with pytest.raises(Conflict, match="already exists"):
-        await world.book.set_budget("cap", CAP, reach=COMMERCE, who="ada", new=True)
+        await verbs.set_budget(world.book, "cap", CAP, reach=COMMERCE, who="ada", new=True)
 
 
 async def test_a_budget_that_counts_nowhere_for_narrower_ones_is_reported(world: BookWorld) -> None:
     for text in ("shard:commerce/80-", "host:db-1", "shard:users/0"):
-        await world.book.set_budget("cap", CAP, reach=reach(text), who="ada")
-    change = await world.book.set_budget("cap", CAP, reach=reach("shard:commerce/*"), who="ada")
+        await verbs.set_budget(world.book, "cap", CAP, reach=reach(text), who="ada")
+    change = await verbs.set_budget(
+        world.book, "cap", CAP, reach=reach("shard:commerce/*"), who="ada"
+    )
     (told,) = [one.message for one in change.advice if one.code == "narrower"]
     assert "cap@host:db-1, cap@shard:commerce/80-" in told and "users" not in told
-    change = await world.book.patch_budget("cap", {"rate": 7}, reach=reach("host:db-1"), who="ada")
+    change = await verbs.patch_budget(
+        world.book, "cap", {"rate": 7}, reach=reach("host:db-1"), who="ada"
+    )
     assert "narrower" not in {one.code for one in change.advice}
 
 
@@ -406,7 +418,7 @@ async def test_a_dry_run_shows_where_it_would_apply_and_changes_nothing(world: B
     await world.tell_shard("commerce/-80", "db-1", "db-2", region="eu")
     await world.tell_shard("commerce/80-", "db-3", healthy=False, region="us")
     await world.tell_shard("users/0", "db-4", region="eu")
-    change = await world.book.put_rule(HALF, reach=COMMERCE, who="ada", dry_run=True)
+    change = await verbs.put_rule(world.book, HALF, reach=COMMERCE, who="ada", dry_run=True)
     told = change.reached
     assert (told.shards, told.hosts, told.unhealthy) == (2, 3, 1)
     assert told.names == ("commerce/80-", "commerce/-80"), "unhealthy ones first"
@@ -463,7 +475,7 @@ async def test_a_topology_that_cannot_be_read_delays_no_change(world: BookWorld)
 
     await world.tell_shard("commerce/-80", "db-1", region="eu")
     book = book_on(Blind(world.kept), world.clock)
-    change = await book.put_rule(HALF, reach=COMMERCE, who="ada")
+    change = await verbs.put_rule(book, HALF, reach=COMMERCE, who="ada")
     assert (change.after_n, change.reached.shards) == (1, None)
     assert change.reached.unknown == "no answer in 2 s"
     counted = await book.reached(FLEET)
@@ -479,9 +491,9 @@ async def test_history_shows_who_did_what_newest_first_and_is_bounded(world: Boo
         old = [Revision(n, 0.0, "ada", "apply", "", "") for n in range(first_n, first_n + 100)]
         logged = [Put(log_key(one.n), revision_bytes(one)) for one in old]
         await world.store.commit([], [Put(HEAD, head_bytes(old[-1].n)), *logged])
-    await world.book.put_rule(HALF, reach=FLEET, who="bob")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="bob")
     for at in range(1, 8):
-        await world.book.patch_rule("half", {"ratio": at / 100}, who="bob")
+        await verbs.patch_rule(world.book, "half", {"ratio": at / 100}, who="bob")
     newest_n = MAX_REVISIONS + 8
     assert await world.store.count(LOG) == MAX_REVISIONS
     told = await world.book.history(5)
@@ -494,7 +506,7 @@ async def test_history_shows_who_did_what_newest_first_and_is_bounded(world: Boo
 
 
 async def test_an_item_of_another_version_is_reported_and_left_alone(world: BookWorld) -> None:
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     held = await world.book.items()
     item = held.rule("half")
     assert item is not None
@@ -511,7 +523,7 @@ async def test_an_item_of_another_version_is_reported_and_left_alone(world: Book
 async def test_a_head_that_cannot_be_read_stops_every_change(world: BookWorld) -> None:
     await world.store.commit([], [Put(HEAD, b"{}")])
     with pytest.raises(StoreUnavailable, match="the log's head cannot be read"):
-        await world.book.put_rule(HALF, reach=FLEET, who="ada")
+        await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
 
 
 async def test_of_an_item_that_was_moved_the_newer_counts(world: BookWorld) -> None:
@@ -526,3 +538,20 @@ async def test_of_an_item_that_was_moved_the_newer_counts(world: BookWorld) -> N
     (left,) = (await world.store.list((shard_items("commerce/-80"),))).entries
     assert (read_item(left.value).value, read_item(left.value).n) == (None, 2)
     assert (await world.standing())["half"]["reach"] == "fleet"
+
+
+async def test_a_change_of_a_kind_that_only_a_newer_version_knows_is_kept(world: BookWorld) -> None:
+    """R156: it is listed, stays where others are changed, and goes and comes back with its log."""
+    value = {"of_a_newer_version": [1, 2]}
+    quota = Change("quota", "q-1", FLEET, value, 0, world.wall_s, "zoe")
+    draft = Draft("quota.set", [Edit(None, quota)])
+    await world.book.make(lambda held, asked: draft, "zoe")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
+    applied = await world.book.apply({}, prune=True, who="ada")
+    assert [item.kind for item in applied.items] == ["rule"], "a file cannot name it"
+    assert (await world.book.export()).left_out[0].startswith("not exported: quota q-1")
+    assert (await world.standing())["q-1"] == {"reach": "fleet", **value}
+    await world.book.rollback(0, who="ada")
+    assert await world.standing() == {}
+    await world.book.rollback(1, who="ada")
+    assert (await world.standing())["q-1"] == {"reach": "fleet", **value}

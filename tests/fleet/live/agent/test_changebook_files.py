@@ -12,6 +12,7 @@ from headgate.changes.file_format import SECTIONS, read_document, to_json, to_to
 from headgate.changes.model import HEAD, ITEMS, Change
 from headgate.changes.state import What, head_bytes
 from headgate.errors import InvalidSettings
+from tests.changes import verbs
 from tests.changes.changebook_world import (
     CAP,
     COMMERCE,
@@ -61,12 +62,12 @@ async def stocked() -> BookWorld:
     """With some of everything, ended and taken out ones too."""
     world = BookWorld()
     await world.book.apply(read_document(FILE), who="ada")
-    await world.book.favor("web", reach=ONE_SHARD, who="ada", more={"for": "3h"})
-    await world.book.put_rule({**HALF, "id": "short", "for": "1m"}, reach=FLEET, who="ada")
-    await world.book.put_rule({**HALF, "id": "gone"}, reach=FLEET, who="ada")
-    await world.book.lift_rule("gone", who="bob")
-    await world.book.set_budget("off", CAP, reach=ONE_SHARD, who="ada")
-    await world.book.remove_budget("off", reach=ONE_SHARD, who="bob")
+    await verbs.favor(world.book, "web", reach=ONE_SHARD, who="ada", more={"for": "3h"})
+    await verbs.put_rule(world.book, {**HALF, "id": "short", "for": "1m"}, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, {**HALF, "id": "gone"}, reach=FLEET, who="ada")
+    await verbs.lift_rule(world.book, "gone", who="bob")
+    await verbs.set_budget(world.book, "off", CAP, reach=ONE_SHARD, who="ada")
+    await verbs.remove_budget(world.book, "off", reach=ONE_SHARD, who="bob")
     world.clock.pass_s(61)
     return world
 
@@ -113,7 +114,7 @@ async def test_a_dry_run_shows_the_difference_and_changes_nothing(world: BookWor
     change = await world.book.apply(document, who="ada", dry_run=True)
     assert [one.line for one in change.differences] == [
         "rule etl-slow (shard:commerce/*): ratio 0.9 → 0.5",
-        "budget etl-cap@fleet: rate 20 → 30",
+        "budget etl-cap@fleet: rate 20% → 30%",
     ]
     assert (change.dry_run, change.after_n, (await world.book.items()).n) == (True, 1, 1)
 
@@ -134,8 +135,8 @@ async def test_a_rule_whose_file_says_no_end_keeps_its_own_and_one_that_says_for
 async def test_what_the_file_does_not_name_stays_and_is_reported_or_is_pruned(
     world: BookWorld,
 ) -> None:
-    await world.book.put_rule(HALF, reach=FLEET, who="bob")
-    await world.book.set_budget("cap", CAP, reach=FLEET, who="bob")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="bob")
+    await verbs.set_budget(world.book, "cap", CAP, reach=FLEET, who="bob")
     kept = await world.book.apply(read_document(FILE), who="ada")
     assert "not-in-file" in [one.code for one in kept.advice]
     pruned = await world.book.apply(read_document(FILE), who="ada", prune=True)
@@ -174,7 +175,7 @@ async def test_a_rule_of_a_file_that_is_changed_keeps_who_made_it(world: BookWor
 
 async def test_half_of_a_pair_is_neither_pruned_nor_left_behind(world: BookWorld) -> None:
     """R76."""
-    await world.book.favor("web", reach=FLEET, who="ada", more={"for": "3h"})
+    await verbs.favor(world.book, "web", reach=FLEET, who="ada", more={"for": "3h"})
     document: Any = (await world.book.export()).document
     first, second = document["rules"]
     unsaid = [{key: value for key, value in first.items() if key != "pair"}]
@@ -193,10 +194,10 @@ async def test_half_of_a_pair_is_neither_pruned_nor_left_behind(world: BookWorld
 async def test_a_rollback_is_a_new_revision_with_what_was_in_force_then(world: BookWorld) -> None:
     await world.book.apply(read_document(FILE), who="ada")
     before = (await world.book.export()).document
-    await world.book.patch_rule("etl-slow", {"ratio": 0.1, "for": "5h"}, who="bob")
-    await world.book.lift_rule("rush-hour", who="bob")
-    await world.book.remove_budget("etl-cap", reach=FLEET, who="bob")
-    await world.book.put_rule(HALF, reach=FLEET, who="bob")
+    await verbs.patch_rule(world.book, "etl-slow", {"ratio": 0.1, "for": "5h"}, who="bob")
+    await verbs.lift_rule(world.book, "rush-hour", who="bob")
+    await verbs.remove_budget(world.book, "etl-cap", reach=FLEET, who="bob")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="bob")
     change = await world.book.rollback(1, who="ada")
     assert (change.before_n, change.after_n) == (5, 6)
     assert (await world.book.export()).document == before
@@ -208,7 +209,7 @@ async def test_a_rollback_is_a_new_revision_with_what_was_in_force_then(world: B
 
 async def test_everything_can_be_rolled_back(world: BookWorld) -> None:
     await world.book.apply(file_of(150), who="ada")
-    await world.book.set_budget("cap", CAP, reach=COMMERCE, who="ada")
+    await verbs.set_budget(world.book, "cap", CAP, reach=COMMERCE, who="ada")
     tried = await world.book.rollback(0, who="ada", dry_run=True)
     assert (len(tried.changes), tried.revisions, tried.after_n) == (151, 2, 3)
     assert len(await world.standing()) == 151
@@ -222,11 +223,11 @@ async def test_a_rollback_brings_back_nothing_that_has_ended_and_prolongs_nothin
     world: BookWorld,
 ) -> None:
     """R87."""
-    await world.book.put_rule({**HALF, "for": "1h"}, reach=FLEET, who="ada")
-    await world.book.put_rule({**HALF, "id": "long", "for": "5h"}, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, {**HALF, "for": "1h"}, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, {**HALF, "id": "long", "for": "5h"}, reach=FLEET, who="ada")
     end = (await world.standing())["long"]["expires_at"]
-    await world.book.patch_rule("half", {"for": "9h"}, who="bob")
-    await world.book.lift_rule("long", who="bob")
+    await verbs.patch_rule(world.book, "half", {"for": "9h"}, who="bob")
+    await verbs.lift_rule(world.book, "long", who="bob")
     world.clock.pass_s(3601)
     change = await world.book.rollback(2, who="ada")
     standing = await world.standing()
@@ -236,15 +237,15 @@ async def test_a_rollback_brings_back_nothing_that_has_ended_and_prolongs_nothin
 
 
 async def test_a_rollback_that_changes_nothing_says_so(world: BookWorld) -> None:
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     change = await world.book.rollback(1, who="ada")
     assert (change.after_n, [one.code for one in change.advice]) == (1, ["unchanged"])
 
 
 async def test_nobody_goes_back_further_than_what_is_kept(world: BookWorld) -> None:
     await world.store.commit([], [Put(HEAD, head_bytes(600))])
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
-    await world.book.lift_rule("half", who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
+    await verbs.lift_rule(world.book, "half", who="ada")
     with pytest.raises(NoSuchItem, match="oldest revision to go back to is 600"):
         await world.book.rollback(1, who="ada")
     with pytest.raises(NoSuchItem, match="no revision 603: it is at 602"):
@@ -280,10 +281,10 @@ async def test_what_an_empty_store_has_lost_is_put_back_above_the_old_number() -
 
 
 async def test_what_was_lifted_stays_lifted_in_a_store_from_a_backup(world: BookWorld) -> None:
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     backup = await world.store.list(("",))
     world.clock.pass_s(10)
-    await world.book.lift_rule("half", who="bob")
+    await verbs.lift_rule(world.book, "half", who="bob")
     items, n = await held_items(world)
     older = MemoryLog(KeptInMemory(mono_s=lambda: world.clock.now().mono_s))
     await older.commit([], [Put(entry.key, entry.value) for entry in backup.entries])
@@ -296,13 +297,13 @@ async def test_what_was_lifted_stays_lifted_in_a_store_from_a_backup(world: Book
 
 async def test_what_was_set_since_counts_and_gets_a_number_that_is_new(world: BookWorld) -> None:
     for at in range(5):
-        await world.book.put_rule({**HALF, "id": f"r{at}"}, reach=FLEET, who="ada")
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+        await verbs.put_rule(world.book, {**HALF, "id": f"r{at}"}, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     items, n = await held_items(world)
     empty = MemoryLog(KeptInMemory(mono_s=lambda: world.clock.now().mono_s))
     book = book_on(empty, world.clock)
     world.clock.pass_s(5)
-    await book.put_rule({**HALF, "ratio": 0.9}, reach=FLEET, who="eve")
+    await verbs.put_rule(book, {**HALF, "ratio": 0.9}, reach=FLEET, who="eve")
     change = await book.restore(items, who="ada", known_n=n)
     assert [one.code for one in change.advice] == ["set-since"]
     held = await book.items()

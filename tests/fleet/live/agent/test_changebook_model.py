@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from headgate.changes.file_format import SECTIONS, read_document, to_json, to_toml
 from headgate.errors import HeadgateError
+from tests.changes import verbs
 from tests.changes.changebook_world import BookWorld, reach
 
 REACHES = st.sampled_from(
@@ -67,14 +68,14 @@ async def do(world: BookWorld, deed: str, what: Any) -> None:
     book = world.book
     if deed == "rule":
         raw = {key: value for key, value in what.items() if key != "reach"}
-        await book.put_rule(raw, reach=reach(what["reach"]), who="ada")
+        await verbs.put_rule(book, raw, reach=reach(what["reach"]), who="ada")
     elif deed == "budget":
         raw = {key: value for key, value in what.items() if key != "reach"}
-        await book.set_budget(what["name"], raw, reach=reach(what["reach"]), who="ada")
+        await verbs.set_budget(book, what["name"], raw, reach=reach(what["reach"]), who="ada")
     elif deed == "lift":
-        await book.lift_rule(what, who="bob")
+        await verbs.lift_rule(book, what, who="bob")
     elif deed == "extend":
-        await book.patch_rule(what, {"for": "1d"}, who="bob")
+        await verbs.patch_rule(book, what, {"for": "1d"}, who="bob")
     elif deed == "apply":
         await book.apply({"rules": [what]}, who="eve")
     elif deed == "prune":

@@ -9,9 +9,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from headgate.base.keyvalue import Compare, Lease, Put
-from headgate.changes.book import MAX_DRAFTS, MAX_LOOKS, WITHIN_S, StoppedMidway
-from headgate.changes.model import LOG
+from headgate.base.keyvalue import Compare, Lease, Listing, Put
+from headgate.changes.book import (
+    MAX_CAUGHT_UP,
+    MAX_DRAFTS,
+    MAX_LOOKS,
+    WITHIN_S,
+    NoSuchItem,
+    StoppedMidway,
+)
+from headgate.changes.model import ITEMS, LOG
 from headgate.changes.state import MAX_PART_KEYS
 from headgate.errors import (
     Conflict,
@@ -21,8 +28,17 @@ from headgate.errors import (
     StoreRejected,
     StoreUnavailable,
 )
-from tests.changes.changebook_world import FLEET, HALF, BookWorld, Deed, book_on, file_of
-from tests.fixtures.memory_log import MemoryLog
+from tests.changes import verbs
+from tests.changes.changebook_world import (
+    FLEET,
+    HALF,
+    BookWorld,
+    Deed,
+    FaultyStore,
+    book_on,
+    file_of,
+)
+from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 
 @pytest.fixture
@@ -36,7 +52,7 @@ def rule(name: str) -> dict[str, object]:
 
 def rival(world: BookWorld, name: str) -> Deed:
     """Another one, who is first."""
-    return lambda: world.other.put_rule(rule(name), reach=FLEET, who="eve")
+    return lambda: verbs.put_rule(world.other, rule(name), reach=FLEET, who="eve")
 
 
 class SlowStore(MemoryLog):
@@ -53,7 +69,8 @@ class SlowStore(MemoryLog):
 async def test_of_many_who_change_at_once_nobody_is_lost(world: BookWorld) -> None:
     books = [book_on(SlowStore(world.kept), world.clock, f"b{at}") for at in range(6)]
     changes = [
-        book.put_rule(rule(f"r{at}"), reach=FLEET, who=f"w{at}") for at, book in enumerate(books)
+        verbs.put_rule(book, rule(f"r{at}"), reach=FLEET, who=f"w{at}")
+        for at, book in enumerate(books)
     ]
     made = await asyncio.gather(*changes)
     assert sorted(change.after_n for change in made) == [1, 2, 3, 4, 5, 6]
@@ -65,7 +82,8 @@ async def test_of_many_who_change_at_once_nobody_is_lost(world: BookWorld) -> No
 async def test_of_two_that_set_the_same_id_one_gets_a_conflict(world: BookWorld) -> None:
     books = [book_on(SlowStore(world.kept), world.clock, f"b{at}") for at in range(2)]
     made = await asyncio.gather(
-        *(book.put_rule(HALF, reach=FLEET, who="ada") for book in books), return_exceptions=True
+        *(verbs.put_rule(book, HALF, reach=FLEET, who="ada") for book in books),
+        return_exceptions=True,
     )
     (rejected,) = [one for one in made if isinstance(one, Conflict)]
     assert "half already exists" in str(rejected)
@@ -73,17 +91,17 @@ async def test_of_two_that_set_the_same_id_one_gets_a_conflict(world: BookWorld)
 
 
 async def test_what_another_writer_did_meanwhile_is_validated_again(world: BookWorld) -> None:
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
-    world.store.fates = [lambda: world.other.lift_rule("half", who="eve")]
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
+    world.store.fates = [lambda: verbs.lift_rule(world.other, "half", who="eve")]
     with pytest.raises(InvalidSettings, match="has ended"):
-        await world.book.patch_rule("half", {"ratio": 0.9}, who="ada")
+        await verbs.patch_rule(world.book, "half", {"ratio": 0.9}, who="ada")
     assert await world.standing() == {}
 
 
 async def test_a_writer_that_is_never_first_fails_after_a_while(world: BookWorld) -> None:
     world.store.fates = [rival(world, f"r{at}") for at in range(100)]
     with pytest.raises(Conflict, match="the log was changed by others at the same time, 12 times"):
-        await world.book.put_rule(HALF, reach=FLEET, who="ada")
+        await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     assert world.store.commits == MAX_DRAFTS
     assert sum(world.clock.slept_s) < WITHIN_S
     assert "half" not in await world.standing()
@@ -92,7 +110,7 @@ async def test_a_writer_that_is_never_first_fails_after_a_while(world: BookWorld
 async def test_a_change_of_the_fleet_as_it_was_is_rejected_if_it_is_no_longer(
     world: BookWorld,
 ) -> None:
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     for change in (
         world.book.apply(file_of(1), who="bob", expect_n=0),
         world.book.rollback(0, who="bob", expect_n=0),
@@ -116,7 +134,7 @@ async def test_who_expects_a_revision_does_not_build_on_a_rivals(world: BookWorl
 async def test_a_change_whose_answer_was_lost_is_made_once(world: BookWorld, fate: str) -> None:
     world.store.fates = [fate]
     unnamed = {key: value for key, value in HALF.items() if key != "id"}
-    change = await world.book.put_rule(unnamed, reach=FLEET, who="ada")
+    change = await verbs.put_rule(world.book, unnamed, reach=FLEET, who="ada")
     assert (change.before_n, change.after_n) == (0, 1)
     assert list(await world.standing()) == [change.items[0].id]
     assert await world.store.count(LOG) == 1
@@ -125,7 +143,7 @@ async def test_a_change_whose_answer_was_lost_is_made_once(world: BookWorld, fat
 @pytest.mark.parametrize("fate", ["made, answer lost", "made later", "not made"])
 async def test_nor_twice_when_others_went_on_meanwhile(world: BookWorld, fate: str) -> None:
     world.store.fates = [fate, rival(world, "other")]
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     assert set(await world.standing()) == {"half", "other"}
     told = await world.book.history()
     assert sorted(revision.who for revision in told) == ["ada", "eve"]
@@ -133,7 +151,7 @@ async def test_nor_twice_when_others_went_on_meanwhile(world: BookWorld, fate: s
 
 async def test_a_lost_answer_is_looked_for_until_the_store_answers(world: BookWorld) -> None:
     world.store.fates, world.store.blind = ["made, answer lost", "away"], 2
-    change = await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    change = await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     assert change.after_n == 1
     assert len(await world.book.history()) == 1
 
@@ -142,7 +160,7 @@ async def test_an_outcome_that_stays_unknown_is_reported_as_such(world: BookWorl
     """It may have been made: who repeats it without looking may have it twice."""
     world.store.fates = ["not made", *["away"] * 100]
     with pytest.raises(OutcomeUnknown, match=r"whether rule\.set was made as revision 1") as told:
-        await world.book.put_rule(HALF, reach=FLEET, who="ada")
+        await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     assert "etcd 10.0.0.1:2379 did not answer" in str(told.value)
     assert "headgate changes history --fleet" in str(told.value)
     assert world.store.commits == MAX_LOOKS
@@ -151,7 +169,7 @@ async def test_an_outcome_that_stays_unknown_is_reported_as_such(world: BookWorl
 async def test_a_store_that_is_away_is_reported_at_once(world: BookWorld) -> None:
     world.store.fates = ["away"]
     with pytest.raises(StoreUnavailable, match="no endpoint answers") as told:
-        await world.book.put_rule(HALF, reach=FLEET, who="ada")
+        await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     assert not isinstance(told.value, OutcomeUnknown)
     assert world.store.commits == 1
 
@@ -162,7 +180,7 @@ async def test_a_store_that_lets_nobody_in_says_so(world: BookWorld) -> None:
 
     world.store.fates = [reject]
     with pytest.raises(StoreRejected, match="password_file"):
-        await world.book.put_rule(HALF, reach=FLEET, who="ada")
+        await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
 
 
 async def test_a_lease_that_is_lost_before_it_was_used_is_requested_again(world: BookWorld) -> None:
@@ -170,7 +188,7 @@ async def test_a_lease_that_is_lost_before_it_was_used_is_requested_again(world:
         raise LeaseLost("lease 1 has run out")
 
     world.store.fates = [lose]
-    change = await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    change = await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     assert change.after_n == 1
 
 
@@ -180,23 +198,95 @@ async def test_a_lease_whose_answer_was_lost_leaves_nothing_unknown(world: BookW
             raise OutcomeUnknown("no answer in 2 s")
 
     with pytest.raises(StoreUnavailable, match=r"rule\.set was not made: no answer") as told:
-        await book_on(Leaseless(world.kept), world.clock).put_rule(HALF, reach=FLEET, who="ada")
+        await verbs.put_rule(
+            book_on(Leaseless(world.kept), world.clock), HALF, reach=FLEET, who="ada"
+        )
     assert not isinstance(told.value, OutcomeUnknown)
 
 
-async def test_leases_of_changes_that_were_not_made_do_not_stay(world: BookWorld) -> None:
-    revoked: list[int] = []
+class Leases(FaultyStore):
+    """Counts what is granted and given back, and what is read."""
 
-    class Counting(type(world.store)):  # type: ignore[misc]
-        async def revoke(self, lease_id: int) -> None:
-            revoked.append(lease_id)
-            await super().revoke(lease_id)
+    def __init__(self, kept: KeptInMemory) -> None:
+        super().__init__(kept)
+        self.granted: list[int] = []
+        self.revoked: list[int] = []
+        self.listed: list[str] = []
 
-    store = Counting(world.kept)
-    store.fates = [rival(world, "other")]
-    await book_on(store, world.clock).put_rule(HALF, reach=FLEET, who="ada")
-    assert len(revoked) == 1
+    async def grant(self, ttl_s: float) -> Lease:
+        lease = await super().grant(ttl_s)
+        self.granted.append(lease.id)
+        return lease
+
+    async def revoke(self, lease_id: int) -> None:
+        self.revoked.append(lease_id)
+        await super().revoke(lease_id)
+
+    async def list(self, prefixes: Sequence[str], *, allow_stale: bool = False) -> Listing:
+        self.listed += prefixes
+        return await super().list(prefixes, allow_stale=allow_stale)
+
+
+async def test_a_change_that_others_were_ahead_of_reads_no_more_than_what_they_did(
+    world: BookWorld,
+) -> None:
+    """A fleet has ten thousand items, and etcd just tells every agent what came first."""
+    await verbs.put_rule(world.book, rule("there"), reach=FLEET, who="ada")
+    store = Leases(world.kept)
+
+    async def several() -> None:
+        await verbs.put_rule(world.other, rule("other"), reach=FLEET, who="eve")
+        await verbs.lift_rule(world.other, "there", who="eve")
+
+    store.fates = [several]
+    made = await verbs.put_rule(book_on(store, world.clock), HALF, reach=FLEET, who="ada")
+    assert (made.before_n, made.after_n) == (1, 4)
+    assert store.listed.count(ITEMS) == 1
+    assert (len(store.granted), store.revoked) == (1, []), "the first lease is as good"
     assert set(await world.standing()) == {"half", "other"}
+    with pytest.raises(Conflict, match="already exists"):
+        await verbs.put_rule(book_on(store, world.clock), HALF, reach=FLEET, who="ada")
+
+
+async def test_after_more_than_a_few_changes_of_others_all_of_it_is_read(world: BookWorld) -> None:
+    store = Leases(world.kept)
+
+    async def many() -> None:
+        for at in range(MAX_CAUGHT_UP + 1):
+            await verbs.put_rule(world.other, rule(f"r{at}"), reach=FLEET, who="eve")
+
+    store.fates = [many]
+    await verbs.put_rule(book_on(store, world.clock), HALF, reach=FLEET, who="ada")
+    assert store.listed.count(ITEMS) == 2
+    assert len(await world.standing()) == MAX_CAUGHT_UP + 2
+
+
+async def test_a_store_that_went_back_meanwhile_is_read_as_a_whole(world: BookWorld) -> None:
+    """The same number, by another change than the one that was read."""
+    await verbs.put_rule(world.book, rule("there"), reach=FLEET, who="ada")
+    before = world.kept.listing(("",)).entries
+    await verbs.put_rule(world.book, rule("lost"), reach=FLEET, who="ada")
+    store = Leases(world.kept)
+
+    async def restored() -> None:
+        gone = [Put(entry.key, None) for entry in world.kept.listing(("",)).entries]
+        world.kept.commit((), gone)
+        world.kept.commit((), [Put(entry.key, entry.value) for entry in before])
+        await verbs.put_rule(world.other, rule("other"), reach=FLEET, who="eve")
+
+    store.fates = [restored]
+    with pytest.raises(NoSuchItem, match="there is no rule 'lost'"):
+        await verbs.patch_rule(book_on(store, world.clock), "lost", {"ratio": 0.9}, who="ada")
+    assert set(await world.standing()) == {"there", "other"}
+
+
+async def test_leases_of_changes_that_were_not_made_do_not_stay(world: BookWorld) -> None:
+    store = Leases(world.kept)
+    store.fates = [lambda: verbs.put_rule(world.other, HALF, reach=FLEET, who="eve")]
+    with pytest.raises(Conflict, match="half already exists"):
+        await verbs.put_rule(book_on(store, world.clock), HALF, reach=FLEET, who="ada")
+    assert store.revoked == store.granted
+    assert len(store.granted) == 1
 
 
 # --- in several revisions --------------------------------------------------------------------
@@ -239,7 +329,7 @@ async def test_a_store_that_is_away_for_a_moment_stops_no_change_that_has_begun(
     assert len(await world.standing()) == 201
     world.store.fates = ["away"]
     with pytest.raises(StoreUnavailable, match="no endpoint answers"):
-        await world.book.put_rule({**HALF, "id": "other"}, reach=FLEET, who="ada")
+        await verbs.put_rule(world.book, {**HALF, "id": "other"}, reach=FLEET, who="ada")
 
 
 async def test_a_lost_answer_in_the_middle_of_a_large_change_is_no_stop(world: BookWorld) -> None:

@@ -12,6 +12,7 @@ from headgate.errors import InvalidSettings
 from headgate.rules.drafts import RuleDrafts
 from headgate.rules.service import RuleKeeper
 from headgate.rules.settings import KnownMetric
+from tests.changes import verbs
 from tests.changes.changebook_world import COMMERCE, FLEET, BookWorld
 from tests.changes.fleet_items import HERE, OTHER, rule_item
 from tests.fleet.live.agent.test_fleetrules import FleetWorld
@@ -52,7 +53,7 @@ async def test_what_this_agent_cannot_validate_is_not_set_for_everybody(
     world = world_knowing(known)
     for reach in (FLEET, COMMERCE):
         with pytest.raises(InvalidSettings, match="this agent does not measure nosuch") as told:
-            await world.book.put_rule(raw, reach=reach, who="ada")
+            await verbs.put_rule(world.book, raw, reach=reach, who="ada")
         assert place in {fault.place for fault in told.value.faults}
     file = {"rules": [{**raw, "id": "x", "reach": "fleet", "for": "1h"}]}
     with pytest.raises(InvalidSettings, match="does not measure nosuch"):
@@ -61,12 +62,14 @@ async def test_what_this_agent_cannot_validate_is_not_set_for_everybody(
 
 
 async def test_of_some_clients_it_is_advice_that_says_what_becomes_of_it() -> None:
-    change = await world_knowing(LAG).book.put_rule(
-        metrics("nosuch", target="etl"), reach=FLEET, who="ada"
+    change = await verbs.put_rule(
+        world_knowing(LAG).book, metrics("nosuch", target="etl"), reach=FLEET, who="ada"
     )
     told = {one.code: one.message for one in change.advice}
     assert "that part of the rule has no effect" in told["metric-elsewhere"]
-    change = await world_knowing({}).book.put_rule(limits("etl", lag="1ms"), reach=FLEET, who="a")
+    change = await verbs.put_rule(
+        world_knowing({}).book, limits("etl", lag="1ms"), reach=FLEET, who="a"
+    )
     [only] = change.advice
     assert only.code == "unchecked" and "use an agent that has it" in only.message
 
@@ -75,23 +78,23 @@ async def test_a_limit_for_everybody_that_is_exceeded_just_now_is_not_set() -> N
     """R83: as an agent's own is not."""
     world = world_knowing(LAG)
     with pytest.raises(InvalidSettings, match="lag is 1s on main now"):
-        await world.book.put_rule(limits(lag="0.5s"), reach=FLEET, who="ada")
-    change = await world.book.put_rule(limits(lag="0.5s"), reach=COMMERCE, who="ada")
+        await verbs.put_rule(world.book, limits(lag="0.5s"), reach=FLEET, who="ada")
+    change = await verbs.put_rule(world.book, limits(lag="0.5s"), reach=COMMERCE, who="ada")
     assert [one.code for one in change.advice] == ["exceeded"], "it may not reach this agent"
-    assert (await world.book.put_rule(limits(lag="2s"), reach=FLEET, who="ada")).advice == ()
+    assert (await verbs.put_rule(world.book, limits(lag="2s"), reach=FLEET, who="ada")).advice == ()
     night = {"days": ["mon"], "from": "01:00", "to": "02:00", "zone": "UTC"}
     recurring = {**limits(lag="0.5s"), "schedule": night}
-    assert (await world.book.put_rule(recurring, reach=FLEET, who="ada")).after_n == 3
+    assert (await verbs.put_rule(world.book, recurring, reach=FLEET, who="ada")).after_n == 3
 
 
 async def test_what_was_set_can_be_extended_by_an_agent_that_cannot_validate_it() -> None:
     """At night, at the agent that shows the fleet: it is no more of a lock-out than it was."""
     world = world_knowing(LAG)
-    await world.book.put_rule({**limits(lag="2.0s"), "id": "tight"}, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, {**limits(lag="2.0s"), "id": "tight"}, reach=FLEET, who="ada")
     blind = SharedBook(world.store, world.clock, lambda: 0.5, RuleDrafts(lambda _: {}))
-    assert (await blind.patch_rule("tight", {"for": "3h"}, who="bob")).after_n == 2
+    assert (await verbs.patch_rule(blind, "tight", {"for": "3h"}, who="bob")).after_n == 2
     with pytest.raises(InvalidSettings, match="this agent does not measure lag"):
-        await blind.patch_rule("tight", {"thresholds": {"lag": "0.1s"}}, who="bob")
+        await verbs.patch_rule(blind, "tight", {"thresholds": {"lag": "0.1s"}}, who="bob")
     exported = (await blind.export()).document
     later = {"rules": [{**exported["rules"][0], "expires_at": world.wall_s + 5 * 3600}]}
     assert (await blind.apply(later, who="bob")).after_n == 3

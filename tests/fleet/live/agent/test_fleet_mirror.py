@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from headgate.base.declared import iso
 from headgate.base.keyvalue import Changes, Entry, KeyEvent, Listing
 from headgate.changes.mirror import KEPT, Mirror
 from headgate.changes.model import BEAT, HEAD, shard_items
 from headgate.changes.state import head_bytes, item_bytes
 from headgate.errors import Compacted, StoreUnavailable
-from headgate.fleet.api import iso
 from tests.builders import NOW
 from tests.changes.fleetfakes import PREFIXES, item, set_items, wide, write_beat
 from tests.fixtures.eventually import DEADLINE_S

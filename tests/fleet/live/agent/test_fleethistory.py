@@ -11,6 +11,7 @@ from headgate.base.keyvalue import Compare, Put
 from headgate.changes.model import log_key
 from headgate.changes.state import NoSuchItem
 from headgate.errors import Conflict
+from tests.changes import verbs
 from tests.changes.changebook_world import FLEET, HALF, BookWorld
 from tests.fixtures.memory_log import MemoryLog
 
@@ -35,11 +36,11 @@ async def make_newer(world: BookWorld, n: int) -> None:
 
 async def ratios(world: BookWorld, *values: float) -> None:
     for value in values:
-        await world.book.patch_rule("half", {"ratio": value}, who="ada")
+        await verbs.patch_rule(world.book, "half", {"ratio": value}, who="ada")
 
 
 async def test_one_revision_that_cannot_be_read_takes_no_other_away(world: BookWorld) -> None:
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     await ratios(world, 0.6, 0.7, 0.8)
     await make_newer(world, 3)
     await put_raw(world, log_key(2), b"\xff no JSON")
@@ -54,7 +55,7 @@ async def test_one_revision_that_cannot_be_read_takes_no_other_away(world: BookW
 
 
 async def test_back_over_one_that_cannot_be_read_goes_who_can_read_it(world: BookWorld) -> None:
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     await ratios(world, 0.6, 0.7, 0.8)
     await make_newer(world, 3)
     with pytest.raises(Conflict, match="this version cannot read revision 3, by ada"):
@@ -67,16 +68,16 @@ async def test_who_lost_a_race_to_a_newer_version_tries_again(world: BookWorld) 
     """It reads the winner's revision only to see whether it is its own."""
 
     async def newer() -> None:
-        await world.other.put_rule({**HALF, "id": "new"}, reach=FLEET, who="bob")
+        await verbs.put_rule(world.other, {**HALF, "id": "new"}, reach=FLEET, who="bob")
         await make_newer(world, 1)
 
     world.store.fates = [newer]
-    change = await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    change = await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     assert change.after_n == 2
 
 
 async def test_numbers_that_a_restore_skipped_are_no_end_of_history(world: BookWorld) -> None:
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     await ratios(world, 0.6)
     await world.book.restore([], who="ada", known_n=1000)
     await ratios(world, 0.7)
@@ -90,7 +91,7 @@ async def test_numbers_that_a_restore_skipped_are_no_end_of_history(world: BookW
 
 
 async def test_history_ends_where_it_is_no_longer_kept(world: BookWorld) -> None:
-    await world.book.put_rule(HALF, reach=FLEET, who="ada")
+    await verbs.put_rule(world.book, HALF, reach=FLEET, who="ada")
     await ratios(world, 0.6, 0.7)
     store = MemoryLog(world.kept)
     (entry,) = (await store.list((log_key(1),))).entries

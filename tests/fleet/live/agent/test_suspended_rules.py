@@ -23,7 +23,7 @@ async def world() -> FleetWorld:
 
 
 async def rest(world: FleetWorld, rule_id: str = "f-1", **more: bool) -> list[str]:
-    found = await world.keeper.rests.put(rule_id, "the store is away", who="ann", **more)
+    found = await world.keeper.suspensions.put(rule_id, "the store is away", who="ann", **more)
     return [entry.id for entry in found]
 
 
@@ -37,8 +37,8 @@ async def test_a_hold_that_nobody_can_lift_ends_at_this_agent(world: FleetWorld)
     assert entry.spec.suspended == "by ann at this agent: the store is away"
     (told,) = explain_rules(world.books[-1], parse_identity("etl"), "main", wall_s)
     assert told.state == "suspended"
-    assert ("ann", "rule.rested", "f-1") in await world.actions()
-    await world.keeper.rests.end("f-1", who="bob")
+    assert ("ann", "rule.suspended", "f-1") in await world.actions()
+    await world.keeper.suspensions.end("f-1", who="bob")
     assert world.rejected_by() == "f-1"
     assert ("bob", "rule.resumed", "f-1") in await world.actions()
 
@@ -93,7 +93,7 @@ async def test_what_is_not_of_the_fleet_or_has_no_reason_is_not_suspended(
             await rest(world, name)
     await world.follow(rule_item(**HOLD))
     with pytest.raises(InvalidSettings, match="is required"):
-        await world.keeper.rests.put("f-1", "", who="ann")
+        await world.keeper.suspensions.put("f-1", "", who="ann")
 
 
 async def test_one_that_cannot_be_kept_is_suspended_all_the_same_and_says_so(
@@ -101,6 +101,6 @@ async def test_one_that_cannot_be_kept_is_suspended_all_the_same_and_says_so(
 ) -> None:
     await world.follow(rule_item(**HOLD))
     world.store.puts_left = 0
-    (entry,) = await world.keeper.rests.put("f-1", "x", who="ann")
+    (entry,) = await world.keeper.suspensions.put("f-1", "x", who="ann")
     assert world.rejected_by() is None
     assert "until a restart" in entry.advice[0].message

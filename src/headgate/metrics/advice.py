@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from enum import Enum
 from typing import NamedTuple
 
+from headgate.base.advice import Advice, Severity
 from headgate.base.names import Scope
-from headgate.base.units import duration_text
+from headgate.base.units import amount_text, duration_text
 from headgate.metrics.builtins import BUILTINS
 from headgate.metrics.model import (
     AbsencePolicy,
@@ -44,23 +43,6 @@ class MetricLook(NamedTuple):
     """Why there is none, in a word of the vocabulary: `unsupported`, `failed`, …"""
 
 
-class Severity(Enum):
-    ERROR = "error"
-    """Rejected, in the settings file and at run time."""
-    WARNING = "warning"
-
-
-@dataclass(frozen=True, slots=True)
-class Advice:
-    severity: Severity
-    code: str
-    place: str
-    message: str
-
-    def __str__(self) -> str:
-        return f"{self.severity.value} {self.place}: {self.message} [{self.code}]"
-
-
 _RATE_NAME = re.compile(r"(^|[_-])(qps|tps|rps|iops)($|[_-])|per_sec|_rate$")
 _STATEMENT_COUNTER = re.compile(
     r"\b(questions|queries|com_\w+|handler_commit|xact_commit|xact_rollback)\b", re.IGNORECASE
@@ -72,14 +54,15 @@ _CPU_PERCENT = re.compile(r"cpu[_-]?(percent|pct|util|usage|busy)|(percent|pct)[
 def lint_metric(
     spec: MetricSpec, raw: Mapping[str, object], engine: Engine, *, place: str | None = None
 ) -> list[Advice]:
-    """`raw` tells what was said outright; our own defaults are not linted."""
+    """`raw` tells what was said outright."""
     place = place or f"metrics.{spec.name}"
     return [
         *_fixed_rate(spec, place),
         *_cpu_percent(spec, place),
         *_lag_threshold(spec, place),
+        *_silent_lag(spec, place),
         *_far_threshold(spec, raw, place),
-        *_sampling(spec, raw, place),
+        *_sampling(spec, place),
         *_timing(spec, raw, place),
         *_absence(spec, place),
         *_cached_view(spec, engine, place),
@@ -138,6 +121,17 @@ def _lag_threshold(spec: MetricSpec, place: str) -> list[Advice]:
     return [Advice(Severity.WARNING, "lag-threshold", f"{place}.threshold", message)]
 
 
+def _silent_lag(spec: MetricSpec, place: str) -> list[Advice]:
+    if spec.name != "lag" or spec.options.get("method") != "native":
+        return []
+    message = (
+        "native trusts a silent connection: while the network to the primary is dead, lag reads 0 "
+        "until the server notices (a minute by default). Leave it out: a heartbeat costs one "
+        "single-row commit a second, while clients check"
+    )
+    return [Advice(Severity.WARNING, "silent-lag", f"{place}.options.method", message)]
+
+
 def _far_threshold(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[Advice]:
     """A wrong unit switches the gate off, or closes it, and nothing shows it."""
     builtin = BUILTINS.get(spec.name)
@@ -146,29 +140,40 @@ def _far_threshold(spec: MetricSpec, raw: Mapping[str, object], place: str) -> l
     times = spec.threshold / builtin.threshold
     if 1 / FAR < times < FAR:
         return []
-    far = f"{times:.4g} times" if times > 1 else f"a {1 / times:.4g}th of"
-    unit = f" {spec.unit}" if spec.unit else ""
-    message = (
-        f"is {spec.threshold:g}{unit}, {far} the default of {builtin.threshold:g}{unit}: check "
-        "the unit"
-    )
+    is_, usual = (amount_text(value, spec.unit) for value in (spec.threshold, builtin.threshold))
+    far = f"{times:,.0f} times above" if times > 1 else f"{1 / times:,.0f} times below"
+    message = f"is {is_}, {far} the default of {usual}: check the unit"
     return [Advice(Severity.WARNING, "far-threshold", f"{place}.threshold", message)]
 
 
-def _sampling(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[Advice]:
-    """Oversample 2–5 times: probe at a fifth to half of the time that must be noticed."""
-    if spec.unit != "s" or not ({"interval_s", "threshold"} & raw.keys()):
+OVERSAMPLE = 2.5
+"""Probes within the time that must be noticed, at least; up to twice as many are useful."""
+SLOW_INTERVAL_S = 10.0
+"""Of a metric without a time of its own: an incident of a minute would be seen a few times."""
+
+
+def _sampling(spec: MetricSpec, place: str) -> list[Advice]:
+    """Oversample 2 to 5 times, by default as well: a threshold of seconds must be noticed
+    within itself, anything else within what an incident lasts."""
+    is_time = spec.unit == "s" and spec.mode is MetricMode.GAUGE
+    longest_s = spec.threshold / OVERSAMPLE if is_time else SLOW_INTERVAL_S
+    if spec.name == "pool_usage":
+        longest_s = 2.0  # A pool fills up in seconds.
+    # Half a percent of room, for thresholds that are no round number.
+    if spec.interval_s <= longest_s * 1.005:
         return []
-    if spec.interval_s <= spec.threshold / 2:
-        return []
-    if "interval_s" not in raw and spec.name == "commit_delay":
-        return []  # Our default trades resolution for 4 commits a second instead of 50.
-    low, high = spec.threshold / 5, spec.threshold / 2.5
-    message = (
-        f"is {duration_text(spec.interval_s)}, too coarse for a threshold of "
-        f"{duration_text(spec.threshold)}: a spike and its recovery pass between two probes. Use "
-        f"{duration_text(low)} to {duration_text(high)}"
-    )
+    if is_time:
+        message = (
+            f"is {duration_text(spec.interval_s)}, too coarse for a threshold of "
+            f"{duration_text(spec.threshold)}: a spike and its recovery pass between two probes. "
+            f"Use {duration_text(longest_s / 2)} to {duration_text(longest_s)}"
+        )
+    else:
+        message = (
+            f"is {duration_text(spec.interval_s)}: it is noticed late that the metric is above its "
+            f"threshold, and that it is not any more. Use {duration_text(longest_s / 2)} to "
+            f"{duration_text(longest_s)}"
+        )
     return [Advice(Severity.WARNING, "undersampled", f"{place}.interval_s", message)]
 
 
@@ -184,10 +189,7 @@ def _pace(spec: MetricSpec, place: str) -> list[Advice]:
 
 def _timing(spec: MetricSpec, raw: Mapping[str, object], place: str) -> list[Advice]:
     advice = []
-    if spec.name == "pool_usage" and spec.interval_s > 2:
-        message = f"is {duration_text(spec.interval_s)}: a pool fills up in seconds; use 1s to 2s"
-        advice.append(Advice(Severity.WARNING, "undersampled", f"{place}.interval_s", message))
-    if spec.timeout_s > spec.interval_s and {"interval_s", "timeout_s"} & raw.keys():
+    if spec.timeout_s > spec.interval_s and "interval_s" in raw:
         message = (
             f"is {duration_text(spec.timeout_s)}, above interval_s = "
             f"{duration_text(spec.interval_s)}: a probe never starts before the last one ends, so "

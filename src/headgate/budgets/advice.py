@@ -1,6 +1,6 @@
 """Advice on a policy that is valid but probably not what was meant.
 
-As everywhere (metrics/lint.py): what, why, and what to do instead; it changes nothing. An ERROR is
+As everywhere (base/advice.py): what, why, and what to do instead; it changes nothing. An ERROR is
 what a publisher rejects unless forced: it would lock out a user who is needed
 to put it right.
 """
@@ -15,6 +15,7 @@ from ipaddress import IPv4Network, IPv6Network, collapse_addresses
 from itertools import islice
 from typing import NamedTuple
 
+from headgate.base.advice import Advice, Severity
 from headgate.budgets.limits import in_thousands, instant_text
 from headgate.budgets.policy import (
     QUERY,
@@ -31,7 +32,6 @@ from headgate.budgets.policy import (
     shown_value,
     tag_name,
 )
-from headgate.metrics.lint import Advice, Severity
 
 MAX_PREFIXES_TOLD = 3
 MAX_TOLD = 10

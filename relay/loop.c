@@ -1,9 +1,9 @@
 /*
- * loop_epoll.c: waiting, reading and sending by epoll.
+ * loop.c: waiting, reading and sending, by epoll.
  *
- * Level-triggered, and armed once: a statement costs one recv and one send an end, and its share of
- * an epoll_wait. To stop reading costs nothing alone: the interest is taken back only if bytes
- * do come meanwhile (a held statement's client mostly just waits). What was unsent arms EPOLLOUT.
+ * Every descriptor is registered once, edge-triggered, for all that can happen to it: a statement costs
+ * one recv and one send an end, and its share of an epoll_wait. An edge is reported once, so a side remembers
+ * it (`readable`) until a read has found the socket empty. A read that did not fill its room has.
  */
 #include "engine.h"
 
@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define EVENTS 256
@@ -19,25 +20,15 @@
 
 enum { TAG_SERVER = 1u, TAG_WATCH = 2u, TAGS = 3u };
 
-typedef struct hr_epoll {
+struct hr_loop {
     int fd;
     bool coarse; /* no epoll_pwait2 here */
     struct epoll_event events[EVENTS];
-} hr_epoll;
+};
 
-static int epoll_of(const hr_thread *thread)
+bool hr_loop_open(hr_thread *thread)
 {
-    return ((const hr_epoll *) thread->loop)->fd;
-}
-
-static bool loop_works(void)
-{
-    return true;
-}
-
-static bool loop_open(hr_thread *thread)
-{
-    hr_epoll *loop = calloc(1, sizeof *loop);
+    hr_loop *loop = calloc(1, sizeof *loop);
 
     if (loop == NULL)
         return false;
@@ -50,95 +41,58 @@ static bool loop_open(hr_thread *thread)
     return true;
 }
 
-static void loop_close(hr_thread *thread)
+void hr_loop_close(hr_thread *thread)
 {
-    close(epoll_of(thread));
+    if (thread->loop == NULL)
+        return;
+    close(thread->loop->fd);
     free(thread->loop);
     thread->loop = NULL;
 }
 
-static bool loop_watch(hr_thread *thread, int fd, void *what)
+bool hr_watch(hr_thread *thread, int fd, void *what)
 {
     struct epoll_event event = {.events = EPOLLIN | (what != NULL ? (uint32_t) EPOLLEXCLUSIVE : 0)};
 
     event.data.u64 = (uint64_t) (uintptr_t) what | TAG_WATCH;
-    return epoll_ctl(epoll_of(thread), EPOLL_CTL_ADD, fd, &event) == 0;
+    return epoll_ctl(thread->loop->fd, EPOLL_CTL_ADD, fd, &event) == 0;
 }
 
-static void loop_unwatch(hr_thread *thread, int fd, void *what)
+void hr_unwatch(hr_thread *thread, int fd)
 {
-    (void) what;
-    epoll_ctl(epoll_of(thread), EPOLL_CTL_DEL, fd, NULL);
+    epoll_ctl(thread->loop->fd, EPOLL_CTL_DEL, fd, NULL);
 }
 
-/* ── Interest ─────────────────────────────────────────────────────────────── */
-
-/* Of a client that is not read from, its hang-up is still to be seen, once. A server's is not: what
- * it said before must be passed on first. */
-static uint32_t interest(const hr_side *side, hr_end end)
+bool hr_side_add(hr_session *session, hr_end end)
 {
-    uint32_t events = side->sending ? EPOLLOUT : 0;
-
-    if (side->connecting)
-        return EPOLLOUT;
-    if (side->reading || side->shaking)
-        return events | EPOLLIN;
-    return end == HR_CLIENT && !side->ended ? events | EPOLLRDHUP : events;
-}
-
-static bool control(hr_session *session, hr_end end, int what, uint32_t events)
-{
-    struct epoll_event event = {.events = events};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET};
 
     event.data.u64 = (uint64_t) (uintptr_t) session | (end == HR_SERVER ? TAG_SERVER : 0);
-    session->side[end].loop_word = events;
-    return epoll_ctl(epoll_of(session->thread), what, session->side[end].fd, &event) == 0;
+    return epoll_ctl(session->thread->loop->fd, EPOLL_CTL_ADD, session->side[end].fd, &event) == 0;
 }
 
-static void arm_exactly(hr_session *session, hr_end end)
-{
-    uint32_t events = interest(&session->side[end], end);
-
-    if (events != session->side[end].loop_word)
-        control(session, end, EPOLL_CTL_MOD, events);
-}
-
-/* What is armed beyond the interest may stay until it fires; a hang-up is seen by EPOLLIN too. */
-static void arm(hr_session *session, hr_end end)
-{
-    uint32_t armed = (uint32_t) session->side[end].loop_word;
-    uint32_t events = interest(&session->side[end], end);
-
-    if (armed & EPOLLIN)
-        events &= ~(uint32_t) EPOLLRDHUP;
-    if (events & ~armed)
-        arm_exactly(session, end);
-}
-
-static bool loop_add(hr_session *session, hr_end end, bool connecting)
-{
-    (void) connecting;
-    return control(session, end, EPOLL_CTL_ADD, interest(&session->side[end], end));
-}
-
-static void loop_remove(hr_session *session, hr_end end)
+void hr_side_remove(hr_session *session, hr_end end)
 {
     hr_side *side = &session->side[end];
 
     if (side->tls != NULL)
         hr_tls_end_free(side->tls);
-    epoll_ctl(epoll_of(session->thread), EPOLL_CTL_DEL, side->fd, NULL);
+    epoll_ctl(session->thread->loop->fd, EPOLL_CTL_DEL, side->fd, NULL);
     close(side->fd);
     side->fd = -1;
     side->tls = NULL;
     side->reading = side->sending = side->shaking = side->tls_wanted = false;
-    side->loop_word = 0;
+    side->readable = side->hung_up = false;
 }
 
-static void loop_reading(hr_session *session, hr_end end, bool wanted)
+/* What an edge has reported before is looked at again: bytes, if it is read from, else a hang-up. */
+void hr_side_reading(hr_session *session, hr_end end, bool wanted)
 {
-    (void) wanted;
-    arm(session, end);
+    hr_side *side = &session->side[end];
+
+    side->reading = wanted;
+    if (wanted ? side->readable : side->hung_up && !side->ended)
+        hr_wake(session->thread, session, session->id);
 }
 
 /* ── Sending ──────────────────────────────────────────────────────────────── */
@@ -153,9 +107,7 @@ static ssize_t send_pieces(int fd, struct iovec *pieces, uint32_t count)
         sent = send(fd, pieces->iov_base, pieces->iov_len, MSG_NOSIGNAL | MSG_DONTWAIT);
     else
         sent = sendmsg(fd, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (sent < 0 && (errno == EAGAIN || errno == EINTR || errno == ENOBUFS))
-        return 0;
-    return sent;
+    return sent < 0 && errno == EAGAIN ? 0 : sent;
 }
 
 static ssize_t send_unsent_once(hr_side *side, size_t *wanted)
@@ -174,6 +126,7 @@ static ssize_t send_unsent_once(hr_side *side, size_t *wanted)
     return send_pieces(side->fd, pieces, count);
 }
 
+/* What the socket does not take waits for the edge at which it has room again. */
 static void send_unsent(hr_session *session, hr_end end)
 {
     hr_side *side = &session->side[end];
@@ -187,16 +140,14 @@ static void send_unsent(hr_session *session, hr_end end)
             break;
         }
         hr_unsent_sent(session, end, (size_t) sent);
-        if ((size_t) sent < wanted) {
-            side->sending = true;
-            arm(session, end);
+        side->sending = (size_t) sent < wanted;
+        if (side->sending)
             return;
-        }
     }
     side->sending = false;
 }
 
-static void loop_send(hr_session *session, hr_end end)
+void hr_side_send(hr_session *session, hr_end end)
 {
     hr_pieces *out = &session->thread->engine->out[end];
     hr_side *side = &session->side[end];
@@ -212,17 +163,14 @@ static void loop_send(hr_session *session, hr_end end)
         sent = hr_records_send(session, end);
     else
         sent = send_pieces(side->fd, out->piece, out->count);
-    if ((size_t) sent == out->bytes) {
-        hr_forget_pieces(session, end);
-        return;
-    }
     if (sent < 0) {
         hr_send_failed(session, end);
-        return;
+    } else if ((size_t) sent == out->bytes) {
+        hr_forget_pieces(session, end);
+    } else {
+        hr_spill(session, end, (size_t) sent);
+        side->sending = true;
     }
-    hr_spill(session, end, (size_t) sent);
-    side->sending = true;
-    arm(session, end);
 }
 
 /* ── Reading ──────────────────────────────────────────────────────────────── */
@@ -231,12 +179,15 @@ static ssize_t read_plain(hr_side *side, uint8_t *room, size_t most)
 {
     ssize_t came = recv(side->fd, room, most, MSG_DONTWAIT);
 
-    if (came < 0 && (errno == EAGAIN || errno == EINTR))
-        return HR_TLS_READ;
-    return came < 0 ? HR_TLS_FAILED : came;
+    /* Behind the last bytes of a side that has hung up is the end, and no edge comes for it. */
+    side->readable = came == (ssize_t) most || (came > 0 && side->hung_up);
+    if (came < 0)
+        return errno == EAGAIN ? HR_TLS_READ : HR_TLS_FAILED;
+    return came;
 }
 
-static void read_some(hr_session *session, hr_end end)
+/* Whatever was not read is read in the next round: others come first. */
+static void read_side(hr_session *session, hr_end end)
 {
     hr_side *side = &session->side[end];
     uint8_t *room = session->thread->engine->room + HR_HEADROOM;
@@ -250,13 +201,8 @@ static void read_some(hr_session *session, hr_end end)
         hr_ended(session, end);
     else if (came == HR_TLS_FAILED)
         hr_side_failed(session, end);
-    if (came > 0 && side->tls != NULL && side->reading && hr_tls_has_more(side->tls))
+    if (came > 0 && side->readable && side->reading)
         hr_wake(session->thread, session, session->id);
-}
-
-static void loop_pull(hr_session *session, hr_end end)
-{
-    read_some(session, end);
 }
 
 /* ── Events ───────────────────────────────────────────────────────────────── */
@@ -276,52 +222,62 @@ static void on_writable(hr_session *session, hr_end end)
     hr_side *side = &session->side[end];
 
     send_unsent(session, end);
-    if (side->fd < 0 || side->sending)
-        return;
-    arm_exactly(session, end);
-    hr_sent(session, end);
+    if (side->fd >= 0 && !side->sending)
+        hr_sent(session, end);
 }
 
-/* Not read from, but something is there: bytes that have to wait, or a hang-up. */
+/* Not read from, but something is there: bytes that have to wait, or a hang-up. A client's counts at
+ * once. A server's does when what it said before has been passed on. */
 static void on_unread(hr_session *session, hr_end end, uint32_t events)
 {
-    if (events & (EPOLLHUP | EPOLLERR))
+    if ((events & EPOLLERR) || ((events & EPOLLHUP) && (end == HR_CLIENT || session->closing)))
         hr_side_failed(session, end);
-    else if (events & EPOLLRDHUP)
+    else if (session->side[end].hung_up && end == HR_CLIENT)
         hr_ended(session, end);
-    arm_exactly(session, end);
 }
 
-static void on_event(hr_session *session, hr_end end, uint32_t events)
+static void look_at(hr_session *session, hr_end end, uint32_t events)
 {
     hr_side *side = &session->side[end];
 
+    if (!side->readable || side->fd < 0 || side->connecting || side->shaking)
+        return;
+    if (side->reading)
+        read_side(session, end);
+    else
+        on_unread(session, end, events);
+}
+
+void hr_side_look(hr_session *session, hr_end end)
+{
+    look_at(session, end, 0);
+}
+
+/* An edge also tells that a socket can be written to, whether anybody waits for that or not. */
+static void on_event(hr_session *session, hr_end end, uint32_t events)
+{
+    hr_side *side = &session->side[end];
+    bool writable = events & (EPOLLOUT | EPOLLHUP | EPOLLERR);
+
     if (side->fd < 0)
         return;
-    if (side->connecting) {
+    side->hung_up |= (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) != 0;
+    side->readable |= side->hung_up || (events & EPOLLIN);
+    if (side->connecting ? !writable : !side->readable && !(side->sending && writable))
+        return;
+    if (side->connecting)
         on_connecting(session);
-        hr_settle(session);
-        return;
-    }
-    if (side->shaking) {
+    else if (side->shaking)
         hr_shake(session, end);
-        hr_settle(session);
-        return;
-    }
-    if (events & EPOLLOUT)
+    else if (side->sending && writable)
         on_writable(session, end);
-    if ((events & ~(uint32_t) EPOLLOUT) && side->fd >= 0 && !side->shaking) {
-        if (side->reading)
-            read_some(session, end);
-        else
-            on_unread(session, end, events);
-    }
+    look_at(session, end, events);
     hr_settle(session);
 }
 
 static int wait_for(hr_thread *thread, uint64_t until_ns)
 {
-    hr_epoll *loop = thread->loop;
+    hr_loop *loop = thread->loop;
     uint64_t left_ns = until_ns > thread->now_ns ? until_ns - thread->now_ns : 0;
     uint64_t left_ms = left_ns / HR_MS + (left_ns % HR_MS != 0);
     int count;
@@ -331,7 +287,8 @@ static int wait_for(hr_thread *thread, uint64_t until_ns)
     if (left_ns != 0 && left_ns < NEAR_NS && !loop->coarse) {
         struct timespec left = {.tv_nsec = (long) left_ns};
 
-        count = epoll_pwait2(loop->fd, loop->events, EVENTS, &left, NULL);
+        /* Not by name: glibc has that since 2.35, and wheels are for 2.34. */
+        count = (int) syscall(SYS_epoll_pwait2, loop->fd, loop->events, EVENTS, &left, NULL, 0);
         if (count >= 0 || errno == EINTR)
             return count;
         loop->coarse = true;
@@ -340,9 +297,9 @@ static int wait_for(hr_thread *thread, uint64_t until_ns)
                       (int) (left_ms < MAX_WAIT_MS ? left_ms : MAX_WAIT_MS));
 }
 
-static void loop_round(hr_thread *thread, uint64_t until_ns)
+void hr_loop_round(hr_thread *thread, uint64_t until_ns)
 {
-    hr_epoll *loop = thread->loop;
+    hr_loop *loop = thread->loop;
     int count = wait_for(thread, until_ns), i;
 
     hr_time(thread);
@@ -360,18 +317,3 @@ static void loop_round(hr_thread *thread, uint64_t until_ns)
             on_event(what, tagged & TAG_SERVER ? HR_SERVER : HR_CLIENT, loop->events[i].events);
     }
 }
-
-const hr_loop hr_epoll_loop = {
-    .name = "epoll",
-    .works = loop_works,
-    .open = loop_open,
-    .close = loop_close,
-    .round = loop_round,
-    .watch = loop_watch,
-    .unwatch = loop_unwatch,
-    .add = loop_add,
-    .remove = loop_remove,
-    .reading = loop_reading,
-    .pull = loop_pull,
-    .send = loop_send,
-};

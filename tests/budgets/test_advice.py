@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from headgate.budgets.lint import MAX_TOLD, advise
+from headgate.base.advice import Advice, Severity
+from headgate.budgets.advice import MAX_TOLD, advise
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.policy import Policy
-from headgate.metrics.lint import Advice, Severity
 from tests.budgets.policies import policies
 
 FINE = {"rate": 20, "capacity": 200}

@@ -9,12 +9,11 @@
  * A verdict is remembered with all that it was reached by, and that is compared in full: a hash that
  * clients can produce on purpose would let one signature vouch for other tags.
  */
-#include "gate_inside.h"
+#define _POSIX_C_SOURCE 200809L
 
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <stdio.h>
+
+#include "internal.h"
 
 #define SIGNATURE "headgate_sig"
 #define DIGEST_BYTES 32u
@@ -39,12 +38,12 @@ static bool is_signature(const hg_tags *tags, const hg_tag *tag)
 }
 
 /* By its own name before "*"; NULL: it is free for all. */
-static const hr_trust *trust_of(const hr_naming *naming, const char *key, size_t length)
+static const hg_trust *trust_of(const hg_identity *identity, const char *key, size_t length)
 {
-    const hr_trust *any = NULL;
+    const hg_trust *any = NULL;
 
-    for (uint32_t i = 0; i < naming->settings.trusts; i++) {
-        const hr_trust *trust = &naming->settings.trust[i];
+    for (uint32_t i = 0; i < identity->trusts; i++) {
+        const hg_trust *trust = &identity->trust[i];
 
         if (strlen(trust->key) == length && memcmp(trust->key, key, length) == 0)
             return trust;
@@ -54,7 +53,7 @@ static const hr_trust *trust_of(const hr_naming *naming, const char *key, size_t
     return any;
 }
 
-static bool is_from(const hr_trust *trust, const char *username)
+static bool is_from(const hg_trust *trust, const char *username)
 {
     for (uint32_t i = 0; i < trust->users; i++)
         if (strncmp(trust->user[i], username, sizeof trust->user[i]) == 0)
@@ -147,54 +146,49 @@ static int hex_digit(char digit)
     return digit >= 'a' && digit <= 'f' ? digit - 'a' + 10 : -1;
 }
 
-static bool is_signed(const hr_naming *naming, const signature *given, const char *message,
+static bool is_signed(const hg_identity *identity, const signature *given, const char *message,
                       size_t length)
 {
-    const hr_identity_settings *settings = &naming->settings;
-    uint8_t digest[EVP_MAX_MD_SIZE];
-    uint8_t claimed[DIGEST_BYTES];
-    unsigned int size = 0;
+    uint8_t digest[DIGEST_BYTES];
+    uint8_t differs = 0; /* in one time, wherever the first difference lies */
 
+    hg_hmac_sha256(identity->secret, identity->secret_length, message, length, digest);
     for (uint32_t i = 0; i < DIGEST_BYTES; i++) {
         int high = hex_digit(given->digits[2 * i]);
         int low = hex_digit(given->digits[2 * i + 1]);
 
         if (high < 0 || low < 0)
             return false;
-        claimed[i] = (uint8_t) (high * 16 + low);
+        differs |= (uint8_t) ((high * 16 + low) ^ digest[i]);
     }
-    if (HMAC(EVP_sha256(), settings->secret, settings->secret_length, (const uint8_t *) message,
-             length, digest, &size)
-            == NULL
-        || size != DIGEST_BYTES)
-        return false;
-    return CRYPTO_memcmp(digest, claimed, DIGEST_BYTES) == 0;
+    return differs == 0;
 }
 
-static bool is_remembered(const hr_cached_signature *cached, const hr_naming *naming,
+static bool is_remembered(const hg_cached_signature *cached, uint32_t naming,
                           const signature *given, const char *message, size_t length)
 {
-    return cached->length == length && cached->naming == naming->version
+    return cached->length == length && cached->naming == naming
            && memcmp(cached->signature, given->digits, DIGEST_DIGITS) == 0
            && memcmp(cached->message, message, length) == 0;
 }
 
 /* Whether the statement is signed by who knows the secret, for this user and all of its tags. */
-static bool vouched_for(hr_signature_cache *signatures, const hr_naming *naming,
-                        const char *username, const signature *given, const hg_tags *tags)
+static bool vouched_for(hg_signature_cache *signatures, const hg_identity *identity,
+                        uint32_t naming, const char *username, const signature *given,
+                        const hg_tags *tags)
 {
     char message[MESSAGE_BYTES];
     size_t length = message_of(tags, given, username, message);
     uint64_t hash = hg_hash(6, given->digits, 16);
-    hr_cached_signature *cached = &signatures->entry[hash % HR_CACHED_SIGNATURES];
+    hg_cached_signature *cached = &signatures->entry[hash % signatures->entries];
     bool good;
 
     if (is_remembered(cached, naming, given, message, length))
         return cached->good;
-    good = is_signed(naming, given, message, length);
+    good = is_signed(identity, given, message, length);
     if (length <= sizeof cached->message) {
         cached->length = (uint32_t) length;
-        cached->naming = naming->version;
+        cached->naming = naming;
         cached->good = good;
         memcpy(cached->signature, given->digits, DIGEST_DIGITS);
         memcpy(cached->message, message, length);
@@ -208,10 +202,10 @@ typedef struct verdict {
     bool looked, good;
 } verdict;
 
-static bool counts(const hr_naming *naming, const hg_tags *tags, const hg_tag *tag,
+static bool counts(const hg_identity *identity, const hg_tags *tags, const hg_tag *tag,
                    const char *username, bool *needs_signature)
 {
-    const hr_trust *trust = trust_of(naming, key_of(tags, tag), tag->key_length);
+    const hg_trust *trust = trust_of(identity, key_of(tags, tag), tag->key_length);
 
     *needs_signature = false;
     if (trust == NULL || is_from(trust, username))
@@ -221,22 +215,22 @@ static bool counts(const hr_naming *naming, const hg_tags *tags, const hg_tag *t
 }
 
 /* Looked for only if some tag needs it. */
-static bool is_vouched(hr_signature_cache *signatures, const hr_naming *naming,
+static bool is_vouched(hg_signature_cache *signatures, const hg_identity *identity, uint32_t naming,
                        const char *username, int64_t wall_ms, const hg_tags *tags,
                        int64_t *until_ms)
 {
     signature given;
 
-    if (naming->settings.secret_length == 0 || !find_signature(tags, &given)
+    if (identity->secret_length == 0 || !find_signature(tags, &given)
         || wall_ms >= given.expires_s * 1000
-        || !vouched_for(signatures, naming, username, &given, tags))
+        || !vouched_for(signatures, identity, naming, username, &given, tags))
         return false;
     if (given.expires_s * 1000 < *until_ms)
         *until_ms = given.expires_s * 1000;
     return true;
 }
 
-uint32_t hr_trust_tags(hr_signature_cache *signatures, const hr_naming *naming,
+uint32_t hg_trust_tags(hg_signature_cache *signatures, const hg_identity *identity, uint32_t naming,
                        const char *username, int64_t wall_ms, hg_tags *tags, int64_t *until_ms)
 {
     verdict seen = {false, false};
@@ -251,10 +245,10 @@ uint32_t hr_trust_tags(hr_signature_cache *signatures, const hr_naming *naming,
             keep[i] = false; /* another in each statement: no part of what it is */
             continue;
         }
-        keep[i] = counts(naming, tags, &tags->tags[i], username, &needs_signature);
+        keep[i] = counts(identity, tags, &tags->tags[i], username, &needs_signature);
         if (needs_signature && !seen.looked) {
             seen.looked = true;
-            seen.good = is_vouched(signatures, naming, username, wall_ms, tags, until_ms);
+            seen.good = is_vouched(signatures, identity, naming, username, wall_ms, tags, until_ms);
         }
         keep[i] |= needs_signature && seen.good;
         dropped += !keep[i];
