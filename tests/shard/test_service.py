@@ -96,15 +96,20 @@ async def test_a_pull_keeps_a_member_as_awake_as_the_primary(open_world: OpenWor
     assert world.state() is Activity.HIBERNATING
 
 
-async def test_a_wake_wakes(open_world: OpenWorld) -> None:
-    """R58"""
+async def test_a_replica_that_needs_heartbeats_wakes_the_primarys_host_and_nobody_else(
+    open_world: OpenWorld,
+) -> None:
+    """R58: hosts sleep and wake one by one."""
     idleness = Idleness(idle_after_s=2, hibernate_after_s=5)
-    world = await open_world("db-b", idleness=idleness)
+    world = await open_world("db-b", "db-c", idleness=idleness)
     await world.pass_s(8)
     before = world.pulls()
     world.shards.woken(SHARD, "main", "db-b")
     await world.pass_s(1)
-    assert world.state() is Activity.AWAKE and world.pulls() > before
+    assert world.state() is Activity.AWAKE and world.pulls() == before
+    assert world.ask().failing
+    await world.pass_s(1)
+    assert world.pulls() > before, "a check of the shard still wakes the whole shard"
 
 
 # --- discovery ---------------------------------------------------------------------------------

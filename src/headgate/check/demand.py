@@ -79,6 +79,11 @@ class Demand:
         self.refresh(now)
         self.on_shard_asked()
 
+    def wake_host(self, now: float) -> None:
+        """As a client's question about this host would: another member needs our heartbeat."""
+        self.asked_at = now
+        self.refresh(now)
+
     def share(self, now: float) -> None:
         """A client checked the shard, under the name of another of its databases here."""
         self.asked_at = self.shard_asked_at = now

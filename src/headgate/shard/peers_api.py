@@ -145,7 +145,7 @@ class ReportDoc(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WakeDoc(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`POST /v1/peer/wake`: a member's agent wants its primary watched, and beats written."""
+    """`POST /v1/peer/wake`: a member's agent wants beats of its primary, whose host wakes."""
 
     version: _Version
     shard: _Name

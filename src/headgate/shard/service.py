@@ -251,7 +251,7 @@ class Shards:
     def woken(self, shard: str, database: str, by: str) -> None:
         local = self.asked(shard, database).locals[database]
         log.info("database.woken", database=database, by=by)
-        local.demand.wake(self._clock.now().mono_s)
+        local.demand.wake_host(self._clock.now().mono_s)
 
     def asked(self, shard: str, database: str) -> Shard:
         """Messages never cross shards, not even after a mistake in another agent's settings."""

@@ -484,7 +484,7 @@ class Pulls:
             self._woke_at = now
             for other in locals_:
                 if other.heartbeat is not None:
-                    other.demand.wake(now)
+                    other.demand.wake_host(now)
         elif isinstance(point, Following) and point.primary in remotes:
             self._woke_at = now
             self.background(self._wake(remotes[point.primary]))
