@@ -22,6 +22,10 @@ C_FOLDERS = ("native/tests", "relay/tests")
 ABOUT_NUMBERS = {"tests/scripts/test_words.py", "tests/test_docs.py"}
 """They test the numbers themselves."""
 PLANNED = "Planned: "
+NUMBERS = range(1, 173)
+NOT_BUILT = {160, 166, *range(167, 173)}
+"""All others are held by tests. To take a promise back, take its number in here, with the reason
+in its sentence."""
 
 Citations = dict[int, dict[str, list[str]]]
 """By requirement, by file: names of tests; none where the whole file is meant."""
@@ -54,6 +58,28 @@ def cited() -> Citations:
             if name and name not in of_file:
                 of_file.append(name)
     return found
+
+
+def faults(text: str, found: Citations) -> Iterator[str]:
+    """What is wrong with the page, against what the tests cite."""
+    sentences, told = requirements(text), named(text)
+    if list(sentences) != list(NUMBERS):
+        yield f"the page has {len(sentences)} numbers, not 1 to {NUMBERS[-1]} in their order"
+    if strange := sorted(found.keys() - sentences.keys()):
+        yield f"tests cite what is not on the page: {strange}"
+    planned = {number for number, one in sentences.items() if one.startswith(PLANNED)}
+    if planned != NOT_BUILT:
+        yield f"planned on the page: {sorted(planned)}; not built: {sorted(NOT_BUILT)}"
+    for number in sorted(sentences.keys() - NOT_BUILT):
+        if number not in found:
+            yield f"R{number}: no test cites it"
+        elif number not in told:
+            yield f"R{number}: the page names no test of it: run scripts/generate_docs.py"
+    for number, files in told.items():
+        for path, tests in files.items():
+            there = found.get(number, {})
+            gone = [path] if path not in there else [n for n in tests if n not in there[path]]
+            yield from (f"R{number}: {one} does not cite it, or is gone" for one in gone)
 
 
 def render(text: str, found: Citations) -> str:

@@ -96,6 +96,7 @@ async def test_a_budget_that_bites_under_pressure_hangs_on_the_default_metrics()
 
 
 async def test_such_a_budget_keeps_the_metrics_awake_and_others_do_not() -> None:
+    """R61"""
     world = await BudgetWorld(document(PRESSED)).start()
     keepers = world.demands.by_database["main"].keepers
     assert keepers == {"budgets"}

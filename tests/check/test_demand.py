@@ -193,12 +193,12 @@ async def test_a_rate_over_the_time_asleep_says_nothing_of_now() -> None:
 
 
 async def test_whatever_depends_on_it_keeps_it_awake(world: World) -> None:
-    """R61: enforcement, a live rule, an exemption, a warm standby."""
-    world.demand.keep_awake("rule r1")
+    """R61: budgets that act by metrics, a warm standby."""
+    world.demand.keep_awake("budgets")
     world.demand.keep_awake("standby")
     await world.clock.advance(20)
     assert world.demand.state is AWAKE
-    world.demand.keep_awake("rule r1", on=False)
+    world.demand.keep_awake("budgets", on=False)
     await world.clock.advance(20)
     assert world.demand.state is AWAKE
     world.demand.keep_awake("standby", on=False)
@@ -210,7 +210,7 @@ async def test_a_keeper_wakes_what_sleeps(world: World) -> None:
     await world.until(HIBERNATING)
     await world.clock.advance(3)
     before = world.reads()
-    world.demand.keep_awake("rule r1")
+    world.demand.keep_awake("budgets")
     await world.clock.advance(1)
     assert world.reads() > before
 
@@ -315,7 +315,7 @@ class TestTheShards:
         assert 3 <= len(asked) <= 5
 
     async def test_keepers_keep_the_shard_awake(self, world: World, demand: Demand) -> None:
-        demand.keep_awake("rule r1")
+        demand.keep_awake("budgets")
         await world.clock.advance(20)
         assert demand.shard_state(world.clock.now().mono_s) is AWAKE
 

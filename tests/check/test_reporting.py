@@ -132,7 +132,7 @@ def test_a_database_that_is_not_here_is_counted_as_unknown(world: World) -> None
 
 
 async def test_a_report_wakes_a_database_that_is_idle(world: World) -> None:
-    """R58: a client that decides locally needs it measured as one that checks does."""
+    """R58, R61: clients that decide locally, and those of a proxy, need it measured as well."""
     await world.clock.advance(700)
     world.demands.tick(world.clock.now().mono_s)
     assert world.demands.state("main") is Activity.HIBERNATING

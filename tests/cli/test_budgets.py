@@ -329,6 +329,12 @@ def test_an_explanation_has_the_verdict_and_what_would_help(agent: ScriptedAgent
         assert part in shown.out, part
 
 
+def test_an_explanation_may_be_of_the_past(agent: ScriptedAgent, run: Run) -> None:
+    run("budget", "explain", "main", "select 1", "--user", "etl", "--at", "2026-03-01T07:10+01:00")
+    told = {"sql": "select 1", "username": "etl", "at": "2026-03-01T06:10:00Z"}
+    assert sent(agent).body == told
+
+
 def test_one_frame_of_top(agent: ScriptedAgent, run: Run) -> None:
     agent.says("/v1/status", builders.busy_status())
     shown = run("budget", "top", "main", "--once", "--interval", "0.2s")

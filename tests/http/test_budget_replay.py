@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
+from headgate.base.clock import SystemClock
 from headgate.budgets.ask import StatementIdentity
 from headgate.budgets.replay_api import BudgetReplayDoc
 from headgate.budgets.service import Gear, TrafficPlan
@@ -57,16 +59,16 @@ def served(serve: Serve) -> Made:
         """(seconds ago, who, CPU in ms)"""
         server = FakeServer(reads=READINGS)
         held: list[Trace] = []
-        gear = Gear((server,), server, FakeTraces(held))
-        plan = TrafficPlan("main", document(*budgets), "policy.toml", "dir", lambda: gear)
-        made = serve(Plan(traffic=plan))
-        now_ms = int(made.clock.now().wall_s * 1000)
+        now_ms = int(SystemClock().now().wall_s * 1000)
         for number, (ago_s, user, cost_ms) in enumerate(traces):
             cost: Any = {"estimate_ns": cost_ms * MS, "actual_ns": cost_ms * MS, "wall_ns": MS}
             at_ms = now_ms - ago_s * 1000
             held.append(
                 Trace(number, at_ms, StatementIdentity(username=user), plan_cost=9.0, **cost)
             )
+        gear = Gear((server,), server, FakeTraces(held))
+        plan = TrafficPlan("main", document(*budgets), "policy.toml", "dir", lambda: gear)
+        made = serve(Plan(traffic=plan))
         made.run_there(made.budgets.tick)
         return made
 
@@ -104,6 +106,33 @@ def test_one_budget_is_played_besides_those_in_force(served: Made) -> None:
         "etl tenant=(none)",
         "web tenant=(none)",
     }
+
+
+def explain(served: Served, at_ms: int, **body: Any) -> Reply:
+    at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+    raw = json.dumps({"sql": "select 1", "at": at, **body}).encode()
+    path = "/v1/budgets/main/explain"
+    return served.ask("POST", path, body=raw, content_type="application/json")
+
+
+def test_a_statement_is_explained_at_a_past_instant(served: Made) -> None:
+    """R144: by the debt of then. Of one second 0.9 were used up, which drain in 22.5 s."""
+    made = served((200, "etl", 1), (40, "etl", 900), budgets=(WATCHED, TIGHT | {"rate": 1}))
+    memory = made.budgets.of("main").traces
+    assert memory is not None
+    began_ms, at_ms = (trace.wall_ms for trace in memory.since(0))
+    asked = {"username": "etl", "cost_ms": 300}
+    then = explain(made, at_ms, **asked)
+    assert then.status == 200, then.body
+    found = then.json
+    assert (found["verdict"], found["decided_by"], found["limit"]) == ("block", "etl", "capacity")
+    (etl,) = [one for one in found["budgets"] if one["budget"] == "etl"]
+    assert etl["bucket"]["fill"] == pytest.approx(0.9) and found["needed"]
+    assert "1 statements of etl ran and 0 were blocked" in " ".join(found["notes"])
+    for other_ms in (at_ms - 1, at_ms + 30_000):
+        assert explain(made, other_ms, **asked).json["verdict"] == "run"
+    before = explain(made, began_ms - 1, **asked)
+    assert is_problem(before, 422, field="at") and "traces are kept since" in before.json["detail"]
 
 
 def test_only_the_chosen_scenes_are_played(served: Made) -> None:

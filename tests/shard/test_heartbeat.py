@@ -183,7 +183,7 @@ async def test_a_lease_of_0_beats_forever() -> None:
 
 async def test_what_depends_on_it_keeps_it_beating(world: World) -> None:
     """R61"""
-    world.demand.keep_awake("rule r1")
+    world.demand.keep_awake("budgets")
     await world.pass_s(60)
     assert True not in world.writer.beats and len(world.writer.beats) >= 118
 

@@ -891,7 +891,7 @@ async def test_idle_pulls_are_seldom_and_do_not_wait(open_world: OpenWorld) -> N
 async def test_a_keeper_keeps_the_shard_rolled_up(open_world: OpenWorld) -> None:
     """R61"""
     world = await open_world("db-b", idleness=SHORT)
-    world.demand.keep_awake("rule r1")
+    world.demand.keep_awake("budgets")
     await world.pass_s(20)
     assert world.ask().admitted
 

@@ -375,6 +375,9 @@ class ExplainStatementBody(msgspec.Struct, frozen=True, forbid_unknown_fields=Tr
     """Of CPU, instead of an estimate."""
     workers: int = 1
     """Places that it takes: one for each worker of a parallel plan."""
+    at: str | None = None
+    """Then instead of now: an instant with its zone, or `90m` ago. By the policy of now, with the
+    debt that a replay of the traced statements leads to."""
 
 
 class AppliesDoc(msgspec.Struct, frozen=True):

@@ -93,6 +93,18 @@ def counterfactual(traces: Iterable[Trace], policy: Policy, stage: ReplayServer)
     )
 
 
+def ledger_at(traces: Iterable[Trace], policy: Policy, stage: ReplayServer, wall_ms: int) -> Ledger:
+    """The debt and the places of then, had this policy been in force. `traces` until then."""
+    played, _ = possible(traces, stage.cpus_milli)
+    played.sort(key=lambda trace: (trace.wall_ms, trace.sequence))
+    play = _Play(RuleSet(policy), stage, _Known(played))
+    for trace in played:
+        play.goes_on_until(trace.wall_ms * MS)
+        play.begins(trace)
+    play.goes_on_until(wall_ms * MS)
+    return play.ledger
+
+
 def possible(traces: Iterable[Trace], cpus_milli: int) -> tuple[list[Trace], int]:
     """The same traces, with impossible weights reduced; and the number of those.
 
@@ -194,7 +206,7 @@ class _Play:
         self._rules = rules
         self._stage = stage
         self._known = known
-        self._ledger = Ledger(
+        self.ledger = Ledger(
             cpus_milli=stage.cpus_milli,
             workers=stage.workers,
             buckets=BUCKETS,
@@ -215,7 +227,7 @@ class _Play:
             event = heapq.heappop(self._to_come)
             if isinstance(event, _End):
                 cost_ns = round(event.trace.weight * self._known.cost_ns(event.trace))
-                self._ledger.settle(event.holding, cost_ns, event.at_ns)
+                self.ledger.settle(event.holding, cost_ns, event.at_ns)
             else:
                 self._sleeping[event.held_by] -= 1
                 self._ask(event.trace, event.at_ns, event.waited_ns)
@@ -233,12 +245,12 @@ class _Play:
             workers=trace.workers,
             flags=trace.asked | StatementFlags.COST_GIVEN,
         )
-        answer, holding = self._ledger.take(self._rules.budgets, matches, ask)
+        answer, holding = self.ledger.take(self._rules.budgets, matches, ask)
         if answer.verdict is StatementVerdict.DELAY:
             if self._waits(trace, matches, answer, now_ns, waited_ns):
                 return
             no_delay = replace(ask, flags=ask.flags | StatementFlags.NO_DELAY)
-            answer, holding = self._ledger.take(self._rules.budgets, matches, no_delay)
+            answer, holding = self.ledger.take(self._rules.budgets, matches, no_delay)
         if holding is not None:
             # Starts are known to the millisecond, downwards. So are durations here: else the end
             # of a statement would lie after the start of the next one in its own session.

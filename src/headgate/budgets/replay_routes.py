@@ -33,6 +33,7 @@ from headgate.budgets.replay_api import (
 from headgate.budgets.service import Budgets, Controlled
 from headgate.budgets.traces import Trace, thinned
 from headgate.budgets.tracing import TraceMemory
+from headgate.budgets.views import MAX_LOOKS, MAX_PLAYED, NO_TRACES, replayed
 from headgate.changes.api import Log
 from headgate.changes.logs import NO_FLEET, NO_LOGS, ChangeLogs
 from headgate.changes.model import OURSELVES
@@ -40,13 +41,8 @@ from headgate.errors import InvalidRequest
 from headgate.http.documents import json_response
 from headgate.http.routes import Call, Route
 
-MAX_PLAYED = 8000
-"""Traces; a fifth of a millisecond each and policy, in a thread that checks have to share with."""
-MAX_LOOKS = 3_000_000
-"""At rules, about a microsecond each."""
 MAX_S = 50.0
 """A little less than the command line waits, so that it can show the cause."""
-NO_TRACES = "nothing is traced: [databases.{}.traffic] has no directory of a server to read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +107,8 @@ class BudgetReplay:
     ) -> ReplayInput:
         wall_ms = int(self._clock.now().wall_s * 1000)
         since_ms = wall_ms - int(body.since_s * 1000)
-        watch = controlled.watch
-        readings = watch.readings if watch is not None else None
         step_s = body.step_s or (MINUTE_S if body.since_s <= HOUR_S else HOUR_S)
-        stage = ReplayServer(
-            cpus_milli=(readings.cpus_milli if readings else 0) or controlled.plan.cpus_milli,
-            workers=(readings.workers if readings else 0) or 100,
-            health=tuple(memory.health),
-            by=tuple(body.by),
-            step_s=step_s,
-        )
+        stage = replayed(controlled, tuple(body.by), step_s)
         traces = memory.since(since_ms)
         policy = exempting(change.after.policy, change.after.own_role)
         return ReplayInput(policy, stage, traces, tuple(_notes(memory, change, since_ms)))

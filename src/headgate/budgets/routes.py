@@ -58,6 +58,7 @@ from headgate.budgets.views import (
     budget_docs,
     change_doc,
     explained,
+    explained_then,
     policy_doc,
     published_docs,
     statements_known,
@@ -73,7 +74,7 @@ from headgate.check.questions import Span, about
 from headgate.errors import Fault, InvalidRequest, InvalidSettings, StoreUnavailable
 from headgate.fleet.api import reached_doc
 from headgate.history.looking import Turns, json_in_thread
-from headgate.http.documents import SECURITY_HEADERS, etag, json_response, seconds
+from headgate.http.documents import SECURITY_HEADERS, etag, json_response, past_instant, seconds
 from headgate.http.routes import (
     Call,
     Caller,
@@ -283,6 +284,11 @@ class Budgeting:
 
     async def explain(self, call: Call[None, ExplainStatementBody]) -> Response:
         controlled, body = self._lookup.controlled(call), call.body
+        if body.at is not None:
+            at_ms = int(past_instant(body.at, self._clock.now().wall_s) * 1000)
+            at_ms = min(at_ms, controlled.wall_ms)
+            async with self._turns.look(call.request):
+                return await json_in_thread(lambda: explained_then(controlled, body, at_ms))
         healthy = self._lookup.budgets.health_of(controlled.plan.database)
         found = await to_thread(explained, controlled, body, healthy, controlled.wall_ms)
         return json_response(found)
@@ -496,7 +502,8 @@ BUDGET_ROUTES = (
     ),
     Route(
         "POST", f"{_POLICY}/explain", "explain", "What would become of a statement",
-        StatementExplainDoc, body=ExplainStatementBody, rejects="an address that is none",
+        StatementExplainDoc, body=ExplainStatementBody, errors=(429, 503),
+        rejects="an address that is none, or an `at` of which nothing is known",
         sends={"sql": "select 1", "username": "etl", "remote_address": "10.0.0.7", "cost_ms": 250},
     ),
     Route(

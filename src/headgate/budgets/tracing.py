@@ -7,6 +7,7 @@ drawn again, the older half first: a busy hour stays an hour, in fewer traces th
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -98,6 +99,14 @@ class TraceMemory:
     def since(self, wall_ms: int) -> list[Trace]:
         """Of statements that began then or later."""
         return [trace for trace in self._traces if trace.wall_ms >= wall_ms]
+
+    def between(self, since_ms: int, until_ms: int) -> list[Trace]:
+        """Of statements that began then, and not later."""
+        return [trace for trace in self._traces if since_ms <= trace.wall_ms <= until_ms]
+
+    def health_at(self, wall_ms: int) -> bool | None:
+        at = bisect_right(self._health, wall_ms, key=lambda change: change[0])
+        return self._health[at - 1][1] if at else None
 
     @property
     def since_ms(self) -> int | None:

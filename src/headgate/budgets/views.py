@@ -39,7 +39,14 @@ from headgate.budgets.ask import (
     StatementIdentity,
 )
 from headgate.budgets.bucket import drain_ns
-from headgate.budgets.explain import explain
+from headgate.budgets.counterfactual import (
+    HOUR_S,
+    USERNAME,
+    ReplayServer,
+    ledger_at,
+    newest_within,
+)
+from headgate.budgets.explain import Explanation, explain
 from headgate.budgets.layers import Edition, EditionChange, budgets_of
 from headgate.budgets.matching import Now, RuleSet
 from headgate.budgets.meter import Rates
@@ -49,7 +56,7 @@ from headgate.budgets.readings import BucketReading, BudgetReadings, PatternRead
 from headgate.budgets.service import Controlled
 from headgate.budgets.sql_text import fingerprint, read_tags
 from headgate.budgets.statements import key_of
-from headgate.budgets.traces import NO_FINGERPRINT, Trace
+from headgate.budgets.traces import NO_FINGERPRINT, Trace, thinned
 from headgate.changes.exchange_api import copies_doc
 from headgate.changes.reach import HERE
 from headgate.errors import InvalidRequest
@@ -373,6 +380,18 @@ class _Books:
         return self._cost
 
 
+NO_TRACES = "nothing is traced: [databases.{}.traffic] has no directory of a server to read"
+MAX_PLAYED = 8000
+"""Traces; a fifth of a millisecond each and policy, in a thread that checks have to share with."""
+MAX_LOOKS = 3_000_000
+"""At rules, about a microsecond each."""
+MINUTE_MS = 60_000
+LOOKED_BACK_MS = HOUR_S * 1000
+"""Debt that is older has drained, but for budgets that take an hour to."""
+BY_REPLAY = (
+    "Decided by the policy of now, with the debt that a replay of what was traced leads to; "
+    "headgate changes history has what was changed since."
+)
 NOTHING_READ = BudgetReadings(version=0, checksum=0, started_ms=0)
 
 
@@ -395,13 +414,104 @@ def explained(
     labels = {match.bucket: match.label.decode(errors="replace") for match in matched.at}
     books = _Books(readings or NOTHING_READ, labels, cost or Estimate(1, 1))
     asked = StatementCheck(0, wall_ms, workers=body.workers, flags=StatementFlags.COST_GIVEN)
+    found = explain(rules, books, who, statement, asked, now)
+    return _explained(
+        found, statement, notes, readable=readings is not None, estimated=cost is not None
+    )
+
+
+def explained_then(
+    controlled: Controlled, body: ExplainStatementBody, at_ms: int
+) -> StatementExplainDoc:
+    """By the policy of now, against the debt and the health of then."""
+    memory = controlled.traces
+    if memory is None:
+        raise InvalidRequest(NO_TRACES.format(controlled.plan.database), status=404)
+    since_ms = memory.since_ms
+    if since_ms is None or at_ms < since_ms:
+        began = "not yet" if since_ms is None else f"since {iso(since_ms / 1000)}"
+        message = f"traces are kept {began}: of what was before, nothing is known"
+        raise InvalidRequest(message, status=422, field="at")
+    before = memory.between(at_ms - LOOKED_BACK_MS, at_ms)
+    policy = controlled.edition.in_force(at_ms)
+    known = thinned(newest_within(before, policy, MAX_LOOKS), MAX_PLAYED)
+    ledger = ledger_at(known, policy, replayed(controlled), at_ms)
+    readings = controlled.watch.readings if controlled.watch is not None else None
+    cost, notes = _cost_then(body, before) or _cost(body, readings)
+    expected = cost or Estimate(1, 1)
+    asked = StatementCheck(
+        at_ms * 1_000_000,
+        wall_ms=at_ms,
+        cost_ns=expected.mean_ns,
+        p90_ns=expected.p90_ns,
+        workers=body.workers,
+        flags=StatementFlags.COST_GIVEN,
+    )
+    who, statement, now = _asker(body), _statement(body), Now(at_ms, memory.health_at(at_ms))
+    found = explain(RuleSet(policy), ledger, who, statement, asked, now)
+    minute_ms = at_ms - at_ms % MINUTE_MS
+    notes += [BY_REPLAY, _recorded(body, memory.between(minute_ms, minute_ms + MINUTE_MS - 1))]
+    return _explained(found, statement, notes, readable=True, estimated=cost is not None)
+
+
+def _cost_then(
+    body: ExplainStatementBody, traces: Sequence[Trace]
+) -> tuple[Estimate, list[str]] | None:
+    """What its pattern was expected to cost, the last time."""
+    query_id = _query_id(body)
+    if body.cost_ms is not None or not query_id:
+        return None
+    for trace in reversed(traces):
+        if trace.query_id % 2**64 == query_id % 2**64 and trace.estimate_ns:
+            return Estimate(trace.estimate_ns, max(trace.estimate_ns, trace.p90_ns)), []
+    return None
+
+
+def _recorded(body: ExplainStatementBody, traces: Sequence[Trace]) -> str:
+    """What became of its like in that minute."""
+    user, query_id = body.username, _query_id(body)
+    alike = [
+        trace
+        for trace in traces
+        if (user is None or trace.who.username == user)
+        and (not query_id or trace.query_id % 2**64 == query_id % 2**64)
+    ]
+    blocked = sum(trace.weight for trace in alike if trace.blocked)
+    ran = sum(trace.weight for trace in alike) - blocked
+    whose = f"statements of {user}" if user else "statements"
+    return f"In that minute {ran:,.0f} {whose} ran and {blocked:,.0f} were blocked."
+
+
+def replayed(
+    controlled: Controlled, by: tuple[str, ...] = USERNAME, step_s: int = HOUR_S
+) -> ReplayServer:
+    """The server of now, with the health of then."""
+    watch, memory = controlled.watch, controlled.traces
+    readings = watch.readings if watch is not None else None
+    return ReplayServer(
+        cpus_milli=(readings.cpus_milli if readings else 0) or controlled.plan.cpus_milli,
+        workers=(readings.workers if readings else 0) or 100,
+        health=tuple(memory.health) if memory is not None else (),
+        by=by,
+        step_s=step_s,
+    )
+
+
+def _explained(
+    found: Explanation,
+    statement: Statement,
+    notes: list[str],
+    *,
+    readable: bool,
+    estimated: bool,
+) -> StatementExplainDoc:
     tags = read_tags(statement.text, statement.dialect)
     if tags.ignored:
         notes.append(f"{tags.ignored} tags are ignored: malformed, too long or too many")
     return statement_doc(
-        explain(rules, books, who, statement, asked, now),
-        readable=readings is not None,
-        estimated=cost is not None,
+        found,
+        readable=readable,
+        estimated=estimated,
         tags={_text(key): _text(value) for key, value in tags.pairs.items()},
         fingerprint=f"{fingerprint(statement.text, statement.dialect):016x}",
         notes=notes,

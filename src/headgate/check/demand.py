@@ -51,7 +51,7 @@ class Demand:
         self.note_after = NEVER
         """Read on the hot path: from this time on a check must be noted."""
         self.keepers: set[str] = set()
-        """What keeps this database awake: a standby, a rule."""
+        """What keeps this database awake: a standby, budgets that act by metrics."""
         self.costs: Counter[tuple[Activity, Work]] = Counter()
         self._followed = Activity.HIBERNATING
         self._followed_until = NEVER

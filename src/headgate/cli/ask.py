@@ -13,7 +13,17 @@ import typer
 from headgate.cli import completing
 from headgate.cli.asking import About, MaxWait, Quiet, UnavailablePolicy
 from headgate.cli.documents import plain
-from headgate.cli.options import AgentOptions, App, Database, Duration, Metrics, Scope, duration
+from headgate.cli.options import (
+    LOOK_BACK_TIMEOUT_S,
+    AgentOptions,
+    App,
+    At,
+    Database,
+    Duration,
+    Metrics,
+    Scope,
+    duration,
+)
 from headgate.errors import WaitedTooLong
 
 if TYPE_CHECKING:
@@ -23,7 +33,6 @@ if TYPE_CHECKING:
     from headgate.cli.api import Answered, Api
     from headgate.client.answers import Answer
 
-LOOK_BACK_TIMEOUT_S = 15.0
 WAKE_S, WAKE_RETRY_S = 5.0, 0.2
 """How long a check waits for the first readings of a database that was idle, and how often it
 looks."""
@@ -182,16 +191,6 @@ def _waited(about: About, answer: Answer, waited_s: float) -> dict[str, object]:
         "unthrottled": answer.unthrottled,
         "waited_s": round(waited_s, 3),
     }
-
-
-At = Annotated[
-    str | None,
-    typer.Option(
-        metavar="TIME",
-        show_default=False,
-        help="That minute in the past instead of now: 07:10, 90m, 2026-03-01T07:10.",
-    ),
-]
 
 
 def explain(question: CheckOptions, agent: AgentOptions, at: At = None) -> None:

@@ -20,9 +20,11 @@ from headgate.cli import completing
 from headgate.cli.options import (
     FLEET_TIMEOUT_S,
     INTERVAL,
+    LOOK_BACK_TIMEOUT_S,
     AgentOptions,
     AnyDatabase,
     AsJson,
+    At,
     ChangeOptions,
     DatabaseArgument,
     DryRun,
@@ -204,12 +206,21 @@ def explain(
     sql: Annotated[str, typer.Argument(metavar="SQL", help="The statement, or - for stdin.")],
     session: SessionOptions,
     agent: AgentOptions,
+    at: At = None,
 ) -> None:
-    """Explain whether a statement would run now, by which rule and budget, and what would help."""
+    """Explain whether a statement would run, by which rule and budget, and what would help.
+
+    With --at, how it was then: by the debt that a replay of the traced statements leads to.
+    """
     said = {"sql": sys.stdin.read(MAX_SQL_CHARS) if sql == "-" else sql, **asdict(session)}
     said["database"] = said.pop("dbname")
+    if at is not None:
+        from headgate.cli.history import moment
+
+        said["at"] = moment(at, datetime.now().astimezone())
     body = {key: value for key, value in said.items() if value is not None}
-    answered = agent.connect().change("POST", policy_path(database, "explain"), body)
+    api = agent.connect(timeout_s=LOOK_BACK_TIMEOUT_S)
+    answered = api.change("POST", policy_path(database, "explain"), body)
     agent.show(answered, "budgets.explained_view")
 
 

@@ -11,14 +11,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headgate.base.units import parse_seconds
-from headgate.cli.options import EVERY_DATABASE, AgentOptions, AnyClient, DatabaseOrAll, Since
+from headgate.cli.options import (
+    EVERY_DATABASE,
+    LOOK_BACK_TIMEOUT_S,
+    AgentOptions,
+    AnyClient,
+    DatabaseOrAll,
+    Since,
+)
 from headgate.errors import Fault, HeadgateError, InvalidRequest, InvalidSettings
 
 if TYPE_CHECKING:
     from headgate.cli.api import Api
     from headgate.history.unthrottled_api import UnthrottledDoc
 
-LOOK_BACK_TIMEOUT_S = 15.0
 MAX_AGO_S = 1e9
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 UNSET = "unset"
 EVERY_DATABASE = "all"
+LOOK_BACK_TIMEOUT_S = 15.0
 FLEET_TIMEOUT_S = 20.0
 """The fleet's store may be slow, or one of its members gone: the agent tries several times."""
 
@@ -200,6 +201,14 @@ Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask fo
 Since: TypeAlias = Annotated[
     str,
     typer.Option(metavar="TIME", help="From when: 30m, 7d, today, yesterday, 07:00, 2026-03-01."),
+]
+At: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TIME",
+        show_default=False,
+        help="That minute in the past instead of now: 07:10, 90m, 2026-03-01T07:10.",
+    ),
 ]
 Interval: TypeAlias = Annotated[
     Duration, duration("--interval", about="Time between two updates.", low=0.1, high=600)

@@ -6,11 +6,9 @@ periods without a throttler.
 
 from __future__ import annotations
 
-import re
 from asyncio import to_thread
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from datetime import datetime
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -60,7 +58,7 @@ from headgate.history.timeline import (
 )
 from headgate.history.unthrottled import ReportedPeriod, UnthrottledBook
 from headgate.history.unthrottled_api import TakenDoc, UnthrottledBody, UnthrottledsDoc
-from headgate.http.documents import json_response, seconds
+from headgate.http.documents import json_response, past_instant, seconds
 from headgate.http.routes import Call, NoQuery, Plain, Route
 from headgate.metrics.service import metrics_known_to
 from headgate.rules.api import explain_rules, match_doc
@@ -115,7 +113,7 @@ class Watching:
         if asked != ExplainQuery(app=asked.app, database=asked.database, at=at):
             message = "with at, a past minute, give only app and database"
             raise InvalidRequest(message, status=422, field="at")
-        minute = minute_at(at, parts.clock.now().wall_s)
+        minute = int(past_instant(at, parts.clock.now().wall_s) // 60)
         if not asked.app:
             message = "app is missing: with at, give the client, or a level of it"
             raise InvalidRequest(message, status=422, field="app")
@@ -411,29 +409,6 @@ LAST_INSTANT_S = 59.999
 MAX_AUDIT = 10_000
 MAX_ROWS = 10_000
 MAX_REJECTIONS = 10
-_AGO = re.compile(r"[0-9]{1,6}[smhd]")
-
-
-def minute_at(text: str, now_s: float) -> int:
-    """`90m` ago, or an instant with its zone, as a minute; one that is over."""
-    ago = _AGO.fullmatch(text)
-    wall_s = now_s - seconds(text) if ago else _instant(text)
-    minute = int(wall_s // 60)
-    if not 0 <= minute <= int(now_s // 60):
-        message = f"at is {text!r}, which is not in the past; omit it to explain the present"
-        raise InvalidRequest(message, status=422, field="at")
-    return minute
-
-
-def _instant(text: str) -> float:
-    try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
-        at = None
-    if at is None or at.tzinfo is None:
-        message = f"at is {text!r}, must read like 2026-03-01T07:10Z, with its zone, or like 90m"
-        raise InvalidRequest(message, status=422, field="at")
-    return at.timestamp()
 
 
 async def find_past(

@@ -8,6 +8,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -85,6 +86,7 @@ def whole_seconds(retry_after_s: float | None) -> int | None:
 
 
 SECURITY_HEADERS = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store"}
+_AGO = re.compile(r"[0-9]{1,6}[smhd]")
 _DURATION = re.compile(r"([0-9]{1,6})(s|m|h|d)")
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 SHORT = 4096
@@ -151,6 +153,26 @@ def seconds(text: str) -> float:
     match = _DURATION.match(text)
     assert match is not None, text
     return float(int(match[1]) * _SECONDS[match[2]])
+
+
+def past_instant(text: str, now_s: float) -> float:
+    """`90m` ago, or an instant with its zone, as Unix time; the present minute at the latest."""
+    wall_s = now_s - seconds(text) if _AGO.fullmatch(text) else _instant(text)
+    if not 0 <= wall_s // 60 <= now_s // 60:
+        message = f"at is {text!r}, which is not in the past; omit it to explain the present"
+        raise InvalidRequest(message, status=422, field="at")
+    return wall_s
+
+
+def _instant(text: str) -> float:
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = None
+    if at is None or at.tzinfo is None:
+        message = f"at is {text!r}, must read like 2026-03-01T07:10Z, with its zone, or like 90m"
+        raise InvalidRequest(message, status=422, field="at")
+    return at.timestamp()
 
 
 def json_response(
