@@ -19,12 +19,19 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 
 from tests.fixtures.agents import AgentProcess, Response, postgres_database, reserve_port
 from tests.fixtures.eventually import eventually
 from tests.fixtures.failovers import _follow, _rejoin, _step_down
 from tests.fixtures.mariadb import MariaDBServer
+from tests.fixtures.pgkits import (
+    NEWEST,
+    ExtendedServer,
+    start_extended,
+    start_extended_replica,
+)
 from tests.fixtures.servers import Pair
 from tests.fixtures.shard_agents import (
     SHARD,
@@ -35,12 +42,16 @@ from tests.fixtures.shard_agents import (
     shard_agents,
 )
 from tests.fixtures.shards import Shard
-from tests.system.test_budgets import modes
 
 REACH = f"shard:{SHARD}"
 RULES = "/v1/rules"
 BUDGETS = "/v1/budgets/main"
-BUDGET = {"rate": 20, "capacity": 200, "rules": [{"match": {"username": "etl"}}], "for": "2h"}
+BUDGET = {
+    "rate": 20,
+    "capacity": 200,
+    "rules": [{"match": {"application_name": "etl"}}],
+    "for": "2h",
+}
 TRAFFIC = "[databases.main.traffic]\n"
 NIGHTLY = f"{BUDGETS}/nightly"
 POLICY = '[[budgets]]\nname = "nightly"\nmode = "enforce"\nrate = 20\n'
@@ -321,33 +332,46 @@ def test_what_a_shard_changes_of_a_budget_in_its_settings_files_survives_promoti
         assert f"{other} reports: the settings file here has no budget nightly" in says
 
 
-def test_a_budget_of_a_shard_is_in_the_directory_of_each_of_its_servers(
-    postgres_shard: Shard[Any], tmp_path: Path
+def test_a_budget_of_a_shard_blocks_at_each_of_its_servers(
+    tmp_path: Path, servers_dir: Path
 ) -> None:
-    """R129: what every server reads has changed, without a restart or a connection to it."""
-    names = [server.name for server in postgres_shard.servers]
-    agents = shard_agents(names, tmp_path, tail=f'{TRAFFIC}directory = "DIRECTORY"\n')
-    agents.write_settings(dsns_of(postgres_shard))
-    folders = {name: agents[name].folder / "pg_headgate" for name in names}
-    for name, folder in folders.items():
-        folder.mkdir(mode=0o700)
-        settings = agents[name].settings
-        settings.write_text(settings.read_text().replace("DIRECTORY", str(folder)))
+    """R129: a primary and its replica obey in their next statement, without a restart."""
+    with (
+        start_extended(servers_dir, NEWEST) as primary,
+        start_extended_replica(primary, servers_dir) as replica,
+        primary.connect() as owner,
+    ):
+        owner.execute("CREATE ROLE app LOGIN")
+        agents = shard_agents(["primary", "replica"], tmp_path)
+        both = {"primary": primary, "replica": replica}
+        agents.write_settings({name: ("postgres", at.dsn()) for name, at in both.items()})
+        for name, server in both.items():
+            settings = agents[name].settings
+            directory = f'directory = "{server.traffic_dir}"\n'
+            settings.write_text(f"{settings.read_text()}\n{TRAFFIC}{directory}")
 
-    def everywhere() -> list[dict[str, str]]:
-        there = [folder for folder in folders.values() if (folder / "policy.hgp").exists()]
-        return [modes(folder) for folder in there]
+        def obey(*, blocked: bool) -> bool:
+            return all(_blocks(server) is blocked for server in both.values())
 
-    with running(agents):
-        agents.await_lead(postgres_shard.primary.name)
-        leader = agents[postgres_shard.primary.name]
-        made = leader.request("PUT", f"{BUDGETS}/nightly", BUDGET, unix=True)
-        assert (made.status, made.json["reach"]) == (201, REACH), made.body
-        eventually(lambda: everywhere() == [{"nightly": "warn"}] * len(names))
-        leader.request("PATCH", NIGHTLY, {"mode": "enforce"}, unix=True)
-        eventually(lambda: everywhere() == [{"nightly": "enforce"}] * len(names))
-        leader.request("DELETE", NIGHTLY, unix=True)
-        eventually(lambda: everywhere() == [{}] * len(names))
+        with running(agents):
+            agents.await_lead("primary")
+            assert eventually(lambda: obey(blocked=False))
+            stop = {**BUDGET, "mode": "enforce", "max_workers": 0, "reach": REACH}
+            made = agents["primary"].request("PUT", NIGHTLY, stop, unix=True)
+            assert (made.status, made.json["reach"]) == (201, REACH), made.body
+            eventually(lambda: obey(blocked=True))
+            agents["primary"].request("PATCH", NIGHTLY, {"mode": "warn"}, unix=True)
+            eventually(lambda: obey(blocked=False))
+
+
+def _blocks(server: ExtendedServer) -> bool:
+    """Also one that cannot be reached as that user yet."""
+    try:
+        with server.connect(user="app", application_name="etl") as session:
+            session.execute("SELECT 1")
+    except psycopg.errors.InsufficientResources:
+        return True
+    return False
 
 
 def _has_copies(agent: AgentProcess) -> bool:

@@ -226,7 +226,7 @@ def start_replica(primary: PostgresServer, base_dir: Path, *, name: str = "") ->
     """
     place = _make_place(base_dir, primary.place.bin_dir, "pg-replica-", name)
     try:
-        _base_backup(primary, place)
+        base_backup(primary, place)
         replica = _start_standby(place, primary)
     except BaseException:
         servers.remove_folders([place.home, place.socket_dir])
@@ -333,7 +333,9 @@ def _append_settings(data_dir: Path, settings: Mapping[str, str]) -> None:
         conf.write(f"\n{lines}")
 
 
-def _base_backup(primary: PostgresServer, place: ServerPaths) -> None:
+def base_backup(
+    primary: PostgresServer, place: ServerPaths, env: Mapping[str, str] = servers.BASE_ENV
+) -> None:
     servers.run_tool(
         [
             place.bin_dir / "pg_basebackup",
@@ -341,6 +343,7 @@ def _base_backup(primary: PostgresServer, place: ServerPaths) -> None:
             *("--wal-method=stream", "--checkpoint=fast", "--no-sync"),
         ],
         cwd=place.home,
+        env=env,
     )
 
 
@@ -350,13 +353,13 @@ def _start(place: ServerPaths) -> PostgresServer:
 
 
 def _start_standby(place: ServerPaths, upstream: PostgresServer) -> PostgresServer:
-    _make_standby(place.data_dir, upstream)
+    make_standby(place.data_dir, upstream)
     replica = _start(place)
     replica.upstream = upstream
     return replica
 
 
-def _make_standby(data_dir: Path, upstream: PostgresServer) -> None:
+def make_standby(data_dir: Path, upstream: PostgresServer) -> None:
     marker = data_dir / "standby.signal"
     marker.touch()
     servers.service_user().own(marker)
@@ -448,12 +451,12 @@ def rejoin(server: PostgresServer, primary: PostgresServer) -> None:
     except ServerFailed:
         server.stop("immediate")
         shutil.rmtree(server.data_dir)
-        _base_backup(primary, server.place)
+        base_backup(primary, server.place)
         _start_following(server, primary)
 
 
 def _start_following(server: PostgresServer, primary: PostgresServer) -> None:
-    _make_standby(server.data_dir, primary)
+    make_standby(server.data_dir, primary)
     server.start()
     server.upstream = primary
     await_following(server)
