@@ -99,6 +99,7 @@ def _decided(
         query_id=number + 1,
         plan_cost=arrival.plan_cost,
         estimate_ns=answer.estimate_ns,
+        p90_ns=answer.p90_ns,
         actual_ns=0 if rejected else arrival.actual_ns,
         wall_ns=0 if rejected else arrival.wall_ns,
         workers=arrival.workers,
