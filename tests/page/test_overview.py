@@ -13,7 +13,7 @@ import pytest
 from headgate.base.names import Scope
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import EVERYWHERE, Place
-from headgate.changes.state import ChangeMade
+from headgate.changes.state import ChangeMade, CopyState
 from headgate.check.answers import MetricDoc
 from headgate.check.api import DatabaseDoc
 from headgate.check.health import ShardHealth, stand
@@ -404,7 +404,9 @@ def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 @pytest.fixture
 def served(_served: Served) -> Served:
     WORLD.reset()
-    _served.views.parts = replace(_served.views.parts, shards=None, demands=_served.demands)
+    _served.views.parts = replace(
+        _served.views.parts, shards=None, exchange=None, demands=_served.demands
+    )
     _served.call(_served.board.set_shard, "main", None)
     _served.call(_awake, _served)
     _served.reset()
@@ -534,6 +536,20 @@ def test_twenty_replicas_and_one_that_nobody_watches(served: Served) -> None:
     assert "20 replicas; 1 not watched" in text
     assert all(name in text for name in lags)
     assert "no agent answers for it, so its lag counts nowhere" in text
+
+
+class Copied:
+    def copies(self, shard: str) -> dict[str, CopyState]:
+        has_not = CopyState(False, None, "does not answer")
+        return {"db-b": CopyState(True, 1.0, ""), "db-c": has_not}
+
+
+def test_the_list_of_changes_says_who_has_a_copy(served: Served) -> None:
+    in_a_shard(served)
+    assert "have a copy" not in text_of(Visitor(served).get("/changes"))
+    served.views.parts = replace(served.views.parts, exchange=Copied())
+    told = "1 of 2 replicas have a copy of what is set for commerce/-80; db-c: does not answer."
+    assert told in text_of(Visitor(served).get("/changes"))
 
 
 def test_names_are_only_names(served: Served) -> None:

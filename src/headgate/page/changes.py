@@ -16,9 +16,11 @@ from headgate.changes.api import (
     ChangeRevisionWholeDoc,
 )
 from headgate.changes.model import Sort
+from headgate.check.api import StatusDoc
 from headgate.errors import InvalidRequest
 from headgate.page.api import ApiRejected, in_path
 from headgate.page.shell import Visit, moved, page
+from headgate.present.shard import copies_told
 
 HISTORY, ROLLBACK = "/v1/changes/history", "/v1/changes/rollback"
 MAX_REVISIONS = 100
@@ -36,7 +38,16 @@ class ChangesPage:
         doc = await visit.api.get(HISTORY, ChangeRevisionsDoc, {"limit": MAX_REVISIONS})
         done = next((one for one in doc.revisions if str(one.n) == visit.query.get("done")), None)
         only = _only(visit.query.get("only", ""))
-        return page(visit, "changes.html", revisions=doc.revisions, only=only, done=done)
+        status = await visit.api.get("/v1/status", StatusDoc)
+        told = (copies_told(one.shard) for one in status.databases if one.shard is not None)
+        return page(
+            visit,
+            "changes.html",
+            revisions=doc.revisions,
+            only=only,
+            done=done,
+            copies=[*filter(None, told)],
+        )
 
     async def revision(self, visit: Visit) -> Response:
         n, only = _number(visit.path["n"]), _only(visit.query.get("only", ""))

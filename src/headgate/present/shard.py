@@ -312,6 +312,17 @@ def facts(member: MemberDoc, shard: ShardDoc) -> list[str]:
     return found
 
 
+def copies_told(shard: ShardDoc) -> str:
+    """Which agents have what is set for the shard; empty: none needs a copy."""
+    copies = [(one.member, one.copy) for one in shard.members if one.copy is not None]
+    have = sum(copy.has_all for _, copy in copies)
+    missing = [
+        f"{name}: {copy.fault or 'no copy yet'}" for name, copy in copies if not copy.has_all
+    ]
+    told = f"{have} of {len(copies)} replicas have a copy of what is set for {shard.shard}"
+    return "; ".join([told, *missing]) if copies else ""
+
+
 def _agent(member: MemberDoc, shard: ShardDoc) -> str:
     if member.member == shard.member:
         return "this agent" + (f" at {member.url}" if member.url else "")
