@@ -9,7 +9,6 @@ import pytest
 
 from headgate.base.keyvalue import Put
 from headgate.errors import Compacted
-from tests.fixtures import memory_log as fleet_memory
 from tests.fixtures.memory_log import KeptInMemory, MemoryLog
 
 
@@ -21,18 +20,6 @@ async def test_the_log_is_bounded_and_says_so() -> None:
     async with aclosing(store.watch(["a"], after_revision=revisions[2])) as watch:
         changes = await anext(watch)
     assert [event.value for event in changes.events] == [b"3", b"4", b"5"]
-
-
-async def test_a_watch_that_nobody_reads_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fleet_memory, "MAX_PENDING_EVENTS", 3)
-    store = MemoryLog()
-    await store.commit([], [Put("a", b"")])
-    async with aclosing(store.watch(["a"], after_revision=0)) as watch:
-        await anext(watch)
-        for _ in range(4):
-            await store.commit([], [Put("a", b"")])
-        with pytest.raises(Compacted, match="were not read"):
-            await anext(watch)
 
 
 async def test_clients_of_other_data_know_nothing_of_each_other() -> None:
