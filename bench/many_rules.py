@@ -26,8 +26,6 @@ from typing import Any
 
 import uvloop
 
-from bench.load import serving
-from bench.report import table
 from headgate.app import Agent
 from headgate.base.keyvalue import Put
 from headgate.base.logs import configure_logs
@@ -64,6 +62,8 @@ def main() -> None:
         configure_logs("json")
         asyncio.Runner(loop_factory=uvloop.new_event_loop).run(serve(given.agent))
         return
+    from bench.report import table  # What it imports is no memory of the agent.
+
     parent = given.folder or servers.scratch_parent()
     rows = [measured(parent, 0, 0), measured(parent, given.rules, given.changes)]
     head = ("rules", "memory (RSS), MB", "whole change, ms: median (p90)",
@@ -72,6 +72,8 @@ def main() -> None:
 
 
 def measured(parent: Path, rules: int, changes: int) -> tuple[str, ...]:
+    from bench.load import serving
+
     with tempfile.TemporaryDirectory(dir=parent) as name:
         folder, port = Path(name), next(servers.free_ports())
         settings = folder / "headgate.toml"
