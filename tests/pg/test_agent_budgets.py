@@ -14,11 +14,12 @@ from headgate.base.clock import SystemClock
 from headgate.budgets.api import ExplainStatementBody
 from headgate.budgets.identity import IdentityTerms
 from headgate.budgets.keeper import BudgetRoom
-from headgate.budgets.pgext.meter import RegionMeter
+from headgate.budgets.pgext.meter import RegionMeter, TraceReader
 from headgate.budgets.pgext.publisher import FilePolicySink
 from headgate.budgets.policy import Mode, Policy
 from headgate.budgets.service import Budgets, Controlled, Gear, TrafficPlan
-from headgate.budgets.views import explained
+from headgate.budgets.traces import Trace
+from headgate.budgets.views import explained, explained_then
 from headgate.changes.model import ChangeKind
 from headgate.check.board import Board
 from headgate.check.demand import Demands
@@ -56,7 +57,8 @@ class Agent:
         self.budgets.own = self.log.book
         room = BudgetRoom(self.budgets.by_database)
         self.budgets.own.rooms |= {ChangeKind.BUDGET: room, ChangeKind.POLICY: room}
-        gear = Gear((gate.sink,), RegionMeter(gate.server.traffic_dir))
+        folder = gate.server.traffic_dir
+        gear = Gear((gate.sink,), RegionMeter(folder), TraceReader(folder))
         self.plan = TrafficPlan(
             "main",
             directory="dir",
@@ -136,6 +138,31 @@ def test_from_warn_to_enforce_to_off(gate: Gate, agent: Agent) -> None:
         assert agent.violations() == seen
         change(lambda: book.cap(Mode.ENFORCE, who="ann"))
         block(lambda: session.execute("SELECT 1"))
+
+
+def test_a_statement_is_explained_by_what_the_server_traced(gate: Gate, agent: Agent) -> None:
+    """R144: before a dear statement and after it, by the debt of then. Eight seconds of CPU fit."""
+    rules = [{"match": {"application_name": "then"}}]
+    budget = {"mode": "enforce", "rate": 1, "capacity": 400, "rules": rules}
+    agent.run(lambda: agent.main.book.set_budget("jobs", budget, who="ann"))
+    with gate.app(application_name="then") as session:
+        session.execute("SELECT burn(400)")
+
+    def traced() -> list[Trace]:
+        agent.tick()
+        memory = agent.main.traces
+        assert memory is not None
+        return [one for one in memory.since(0) if one.who.application_name == "then"]
+
+    eventually(traced)
+    dear = traced()[-1]
+    asked = ExplainStatementBody("SELECT 1", application_name="then", cost_ms=7999)
+    ended_ms = dear.wall_ms + dear.wall_ns // 1_000_000
+    before, after = (
+        explained_then(agent.main, asked, at_ms) for at_ms in (dear.wall_ms - 1, ended_ms)
+    )
+    assert (before.verdict, before.budgets[0].fails) == ("run", "")
+    assert (after.verdict, after.decided_by, after.limit) == ("block", "jobs", "capacity")
 
 
 def test_a_rule_acts_inside_the_server_and_is_in_the_log(gate: Gate, agent: Agent) -> None:
