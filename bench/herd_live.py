@@ -35,18 +35,19 @@ listen = "127.0.0.1:{port}"
 engine = "postgres"
 dsn = "{dsn}"
 [databases.main.metrics.lag]
-threshold = {threshold_s}
+threshold = "{threshold_s}s"
 interval_s = {probe_s}
 options = {{ method = "native" }}
 pace = {pace}
 """
-ASK = b"GET /v1/check?app=herd:w%d&database=main&metrics=lag HTTP/1.1\r\nHost: bench\r\n\r\n"
+ASK = b"GET /v1/check?app=herd:w%d&database=main&metrics=lag HTTP/1.1\r\nHost: localhost\r\n\r\n"
 WORK = "INSERT INTO work (n) SELECT generate_series(1, 200)"
 LAG = """
 SELECT CASE WHEN pg_last_wal_replay_lsn() >= pg_last_wal_receive_lsn() THEN 0.0
        ELSE extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()) END::float8
 """
 SAMPLE_S = 0.02
+READY_S = 90
 SESSIONS = 24
 SERVER_SETTINGS = {
     "max_connections": "60",
@@ -101,10 +102,14 @@ def _agent(
     )  # fmt: skip
     settings.write_text(text)
     program = [sys.executable, "-m", "headgate", "agent", "--config", str(settings)]
-    process = subprocess.Popen(program, stderr=subprocess.DEVNULL)
+    log = folder / "agent.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(program, stderr=out)
     try:
         yield
     finally:
+        if process.poll() is not None:
+            sys.exit(f"the agent has ended: {log.read_text().strip()}")
         process.terminate()
         process.wait(timeout=15)
 
@@ -208,7 +213,7 @@ async def _work(
 
 
 async def _ready(port: int) -> None:
-    deadline = time.monotonic() + 30
+    deadline, said = time.monotonic() + READY_S, ""
     while time.monotonic() < deadline:
         try:
             line = await Line.open(port)
@@ -219,13 +224,16 @@ async def _ready(port: int) -> None:
         line.close()
         if wait_s is None:
             return
+        said = line.said
         await asyncio.sleep(0.05)
-    sys.exit("the agent has admitted nothing within 30 s")
+    sys.exit(f"the agent has admitted nothing within {READY_S} s: {said}")
 
 
 class Line:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
+        self.said = ""
+        """The last rejection."""
 
     @staticmethod
     async def open(port: int) -> Line:
@@ -239,7 +247,9 @@ class Line:
         body = await self._reader.readexactly(length)
         if head.startswith(b"HTTP/1.1 200"):
             return None
-        return float(json.loads(body)["retry_after_ms"]) / 1000
+        self.said = body.decode()
+        # Without advice: the agent has only just started.
+        return float(json.loads(body).get("retry_after_ms") or POLL_S * 1000) / 1000
 
     def close(self) -> None:
         self._writer.close()

@@ -52,7 +52,7 @@ hibernate_after_s = 0
 threshold = 100000
 interval_s = 0.25
 [databases.main.metrics.disk_used]
-threshold = 2
+threshold = "100%"
 interval_s = 0.5
 options = {{ path = "/" }}
 """
@@ -360,7 +360,7 @@ def upkeep(agent: Agent, clients: int, alone: float, listening: float, report: R
 def _streamed(agent: Agent) -> tuple[int, float]:
     """Bytes of the first snapshot, and of each second after it."""
     with socket.create_connection(("127.0.0.1", int(agent.url.rpartition(":")[2]))) as sock:
-        sock.sendall(b"GET /v1/snapshot?database=main HTTP/1.1\r\nHost: h\r\n\r\n")
+        sock.sendall(b"GET /v1/snapshot?database=main HTTP/1.1\r\nHost: localhost\r\n\r\n")
         sock.settimeout(0.1)
         first = b""
         while not first.endswith(b"\n\n\r\n"):

@@ -1,13 +1,13 @@
 """What the extension costs a statement: instructions of its backend, beside a server without it.
 
-.venv/bin/python -m bench.pg_instructions [--only NAME]... [--keep FOLDER] [--quick] [--json PATH]
+.venv/bin/python -m bench.pg_instructions [--only NAME]... [--blocks 5] [--keep FOLDER]
 
 The same look-ups as bench.pg_overhead, counted by callgrind: other work on the machine changes no
-count. For each variant and protocol two sessions send N and 3 N look-ups, and the difference is of
-2 N of them. What the kernel does is not counted, and neither is that an instruction may wait for
-memory: bench.pg_overhead measures time. Under callgrind a program is many times as slow, so
-the clocks of a session are, too: else what is done every few milliseconds would be counted with
-each statement. `--keep` leaves callgrind's files there.
+count. For each variant and protocol two sessions send N and 3 N blocks of look-ups, and the
+difference is of 2 N blocks. What the kernel does is not counted, and neither is that an instruction
+may wait for memory: bench.pg_overhead measures time. Under callgrind a program is many times as
+slow, so the clocks of a session are, too: else what is done every few milliseconds would be counted
+with each statement. `--keep` leaves callgrind's files there.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ from bench.pg_overhead import (
 from bench.pg_wire import Wire
 from bench.report import Goal, Report, chosen_of, options, say
 
-BLOCKS = 5
 SLOW_CLOCKS = r"""
 #define _GNU_SOURCE
 #include <pthread.h>
@@ -121,6 +120,10 @@ def counted(server: ExtendedServer, folder: Path) -> Iterator[None]:
     program.write_text(UNDER.format(folder=folder))
     program.chmod(0o755)
     server.start()
+    with pg_kit.session(server) as opened:
+        # Else the first session of a server reads the pages in, and the second one does not.
+        opened.execute("SET enable_seqscan = off")
+        opened.execute(pg_kit.WARM.encode())
     sessions.touch()
     try:
         yield
@@ -202,6 +205,7 @@ def goals(found: dict[str, list[float]]) -> list[Goal]:
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--only", action="append", help="a part of a variant's name")
+    parser.add_argument("--blocks", type=int, default=5, help="of 200 look-ups")
     parser.add_argument("--keep", type=Path)
     given = parser.parse_args()
     chosen = chosen_of(given)
@@ -215,7 +219,7 @@ def main() -> None:
     ]
     with pg_kit.workbench(chosen) as bench:
         found = {
-            variant.name: measured(bench, variant, 1 if chosen.quick else BLOCKS, given.keep)
+            variant.name: measured(bench, variant, 1 if chosen.quick else given.blocks, given.keep)
             for variant in wanted
         }
     report = Report("pg_instructions", chosen)

@@ -16,7 +16,7 @@ import random
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tests.fixtures.pgkits import ExtendedServer, Kit
 
@@ -181,17 +181,20 @@ def row(cases: Cases, name: str) -> list[str]:
 
 
 def goals(cases: Cases) -> list[Goal]:
-    def ratio(name: str, protocol: str) -> float:
-        return statistics.median(ratios(cases, name, protocol))
-
+    found = {}
+    for name, protocol in cases:
+        low, middle, high = quartiles(ratios(cases, name, protocol))
+        found[name, protocol] = Goal(f"{protocol}: {name}", middle, None, spread=(low, high))
     # What the method cannot tell apart: at least 1 %, on a machine that is shared.
-    blur = 1 + max(0.01, *(abs(1 - ratio(PLAIN_AGAIN, protocol)) for protocol in PROTOCOLS))
-    bounds = {MANY: 1.05, FEW: 1.05, UNCONCERNED: 1.02, IDLE: blur, OFF: blur}
-    found = [
-        Goal(f"prepared: {name}", ratio(name, "prepared"), most) for name, most in bounds.items()
-    ]
-    yardstick = ratio(YARDSTICK, "simple")
-    return found + [Goal(f"simple: {name}", ratio(name, "simple"), yardstick) for name in bounds]
+    again = [found[PLAIN_AGAIN, protocol].figure or 0.0 for protocol in PROTOCOLS]
+    blur = 1 + max(0.01, *(abs(1 - figure) for figure in again))
+    made = []
+    for protocol in PROTOCOLS:
+        yardstick = found[YARDSTICK, protocol].figure
+        bounds = {PLAIN_AGAIN: None, YARDSTICK: None, MANY: yardstick, FEW: yardstick}
+        bounds |= {UNCONCERNED: 1.01, IDLE: blur, OFF: blur}
+        made += [replace(found[name, protocol], goal=most) for name, most in bounds.items()]
+    return made
 
 
 def main() -> None:

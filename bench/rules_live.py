@@ -81,7 +81,7 @@ def live() -> Iterator[Live]:
 
 def set_rule(path: Path, target: str, ratio: float) -> None:
     body = json.dumps({"target": target, "ratio": ratio, "for": "1h"}).encode()
-    head = f"POST /v1/rules HTTP/1.1\r\nHost: agent\r\nContent-Length: {len(body)}\r\n"
+    head = f"POST /v1/rules HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
     with socket.socket(socket.AF_UNIX) as line:
         line.settimeout(5)
         line.connect(str(path))
@@ -104,7 +104,7 @@ def admitted(asker: http.client.HTTPConnection, app: str) -> bool:
 def http_shares(draws: int, *, halved: bool) -> dict[float, int]:
     """By ratio: admitted. Clients ask in turn on one connection, some checks at a time."""
     asked = b"".join(
-        f"HEAD /v1/check?app={name}&database=main HTTP/1.1\r\nHost: agent\r\n\r\n".encode()
+        f"HEAD /v1/check?app={name}&database=main HTTP/1.1\r\nHost: localhost\r\n\r\n".encode()
         for name in NAMES.values()
     )
     counts = dict.fromkeys(NAMES, 0)

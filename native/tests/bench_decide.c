@@ -103,7 +103,7 @@ static void measure_estimate(void)
 
     self.region = make_region(&sizes);
     make_policy(&self.policy, 0, 0);
-    seal(&self.policy);
+    sign_policy(&self.policy);
     assert(hg_publish(self.region, &self.policy, policy_in(&self.policy)->length, false, 0)
            == NULL);
     for (uint32_t i = 0; i < 100; i++) {

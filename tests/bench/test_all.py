@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from bench.all import BENCHES, MOST_S, Bench, Outcome, filled, outcome_of, secti
 from bench.report import Chosen, Goal, Report, no_peer, ratio_goal
 
 from bench import all as harness
+from headgate.settings.agent import parse_settings
 
 ROOT = Path(__file__).parents[2]
 REPORTS = """
@@ -21,6 +23,13 @@ report = Report("told", Chosen(json=Path(sys.argv[sys.argv.index("--json") + 1])
 report.show("Shown", ("what", "figure"), [("a", "1"), ("b", "2")])
 report.goals = [Goal("work", 2.0, 3.0, unit="ms", spread=(1.5, 2.5)), no_peer("beside", 2, "freno")]
 """
+BENCHES_WITH_AN_AGENT = sorted(
+    path.stem for path in ROOT.glob("bench/*.py") if "\n[databases." in path.read_text()
+)
+IN_SETTINGS = {
+    "dsn": "host=/nowhere", "folder": "/nowhere", "interval_s": 0.05, "metric": "queue",
+    "pace": "true", "port": 18100, "probe_s": 0.25, "threshold_s": 1.0,
+}  # fmt: skip
 HANGS = """
 import pathlib, subprocess, sys, time
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
@@ -147,7 +156,10 @@ def test_each_takes_the_options_of_its_short_form(bench: Bench) -> None:
     assert [word for word in given if word not in ran.stdout] == []
 
 
-@pytest.mark.parametrize("source", sorted(ROOT.glob("bench/*.c")), ids=lambda path: path.name)
+IN_C = sorted([*ROOT.glob("bench/*.c"), *ROOT.glob("native/tests/bench_*.c")])
+
+
+@pytest.mark.parametrize("source", IN_C, ids=lambda path: path.name)
 def test_what_is_in_c_compiles(source: Path) -> None:
     flags = ["-fsyntax-only", "-std=gnu11", "-D_GNU_SOURCE", "-Wall", "-Werror"]
     command = ["cc", *flags, f"-I{ROOT / 'native'}", str(source)]
@@ -160,3 +172,10 @@ def test_a_report_hands_over_what_it_found(tmp_path: Path) -> None:
     report.goals.append(Goal("w", 2.0, 3.0))
     report.end()
     assert '"held": true' in (tmp_path / "figures.json").read_text()
+
+
+@pytest.mark.parametrize("bench", BENCHES_WITH_AN_AGENT)
+def test_an_agent_takes_the_settings_that_a_bench_writes(bench: str) -> None:
+    """One that rejects its file ends, and the bench waits for its first answer."""
+    written = import_module(f"bench.{bench}").SETTINGS.format_map(IN_SETTINGS)
+    assert parse_settings(written).databases

@@ -142,3 +142,17 @@ def test_a_directory_that_cannot_be_made_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(RelayFault, match="cannot be made"):
         make_private(tmp_path / "file" / "below")
+
+
+async def test_a_policy_is_found_where_the_kernel_tells_nothing(
+    directory: Path, relay: NativeRelay, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of a user's watches may be in use by others."""
+    monkeypatch.setattr("headgate.proxy.directory._IN_TOLD", 0)  # The kernel rejects no events.
+    watching = DirectoryWatcher(directory, relay, told)
+    task = asyncio.create_task(watching.run())
+    first = published(directory)
+    await aeventually(lambda: version(relay) == first)
+    task.cancel()
+    with suppress(asyncio.CancelledError):
+        await task

@@ -1,18 +1,22 @@
 """The proxy's state directory, served as a server with the extension serves its own.
 
-    policy.hgp, health.hgs ─stat, every 50 ms─► DirectoryWatcher ─► NativeRelay ─►
+    policy.hgp, health.hgs ─inotify, then stat─► DirectoryWatcher ─► NativeRelay ─►
         the next statement
     server.json ◄── the proxy: where its memory is, for an agent on this host
 
-A thread looks and reads: a file system that hangs holds up neither statements nor the API.
+A thread waits, looks and reads: a file system that hangs holds up neither statements nor the API.
+It looks every 50 ms only while a file waits for another try, and where there is no inotify: that
+takes 0.25 % of a core.
 `health_of`, passed in by the composition root, decodes the health file.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import json
 import os
+import select
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,8 +36,11 @@ log = structlog.get_logger()
 POLICY_FILE, HEALTH_FILE, SERVER_FILE = "policy.hgp", "health.hgs", "server.json"
 FORMAT = 1
 LOOK_S = 0.05
+SLOW_LOOK_S = 1.0
+"""While the kernel says what changes: should it not have."""
 MAX_HEALTH_BYTES = 4096
 STOP_S = 1.0
+_IN_TOLD = 0x2 | 0x80 | 0x100  # IN_MODIFY, IN_MOVED_TO, IN_CREATE
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 Stamp = tuple[int, int, int]
@@ -148,13 +155,25 @@ class DirectoryWatcher:
     # --- in the thread ---------------------------------------------------------------------
 
     def _watch(self, loop: asyncio.AbstractEventLoop) -> None:
+        changes = _Changes(self._directory)
+        new = True  # Before there was a watch.
         while not self._ended.wait(LOOK_S):
-            for name in self._paths:
-                found = self._read(name)
-                if found is None:
-                    continue
-                with suppress(RuntimeError):  # The loop was closed meanwhile.
-                    loop.call_soon_threadsafe(self._seen, name, *found)
+            if not new:
+                changes.wait(SLOW_LOOK_S)
+            new = not self._ended.is_set() and self._look(loop)
+        changes.close()
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether there was something new: it may have to be looked at again."""
+        new = False
+        for name in self._paths:
+            found = self._read(name)
+            if found is None:
+                continue
+            new = True
+            with suppress(RuntimeError):  # The loop was closed meanwhile.
+                loop.call_soon_threadsafe(self._seen, name, *found)
+        return new
 
     def _read(self, name: str) -> tuple[Stamp, bytes] | None:
         """None: it is not there, or is what was seen already."""
@@ -210,3 +229,29 @@ class DirectoryWatcher:
 
 def _stamp(found: os.stat_result) -> Stamp:
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+class _Changes:
+    """What happens to the files of a directory, as the kernel tells it (inotify); nothing, if no
+    watch is left for this user."""
+
+    def __init__(self, directory: Path) -> None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        self._fd = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+        if self._fd >= 0 and libc.inotify_add_watch(self._fd, os.fsencode(directory), _IN_TOLD) < 0:
+            self.close()
+
+    def wait(self, most_s: float) -> None:
+        """Until something changes; not at all where nobody tells."""
+        if self._fd < 0:
+            return
+        asked = select.poll()
+        asked.register(self._fd, select.POLLIN)
+        if asked.poll(most_s * 1000):
+            with suppress(BlockingIOError):
+                os.read(self._fd, 4096)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+        self._fd = -1
