@@ -64,6 +64,37 @@ async def test_probes_at_its_own_pace(board: Board, sampler: Sampler, clock: Han
     assert isinstance(latest(board), Sample)
 
 
+@pytest.mark.parametrize("begins_s", [10.1, 10.5, 11.0, 11.5, 11.9])
+@pytest.mark.parametrize(("interval_s", "seen"), [(2.0, True), (20.0, False)])
+async def test_missed_uptick_a_rise_as_long_as_the_threshold_is_seen_where_lint_is_content(
+    board: Board,
+    sampler: Sampler,
+    clock: HandClock,
+    demands: Demands,
+    begins_s: float,
+    interval_s: float,
+    seen: bool,
+) -> None:
+    """R27: of 5 s, at an interval of 5 s / 2.5, wherever it falls. Lint warns of the other one."""
+    start = clock.now().mono_s
+
+    def lag() -> float:
+        return 9.0 if begins_s <= clock.now().mono_s - start < begins_s + 5.0 else 0.0
+
+    spec = metric("lag", threshold=5.0, interval_s=interval_s, max_age_s=30.0)
+    board.place("main", spec, at=start)
+    sampler.start("main", spec, FakeProbe(lag))
+    checker = Checker(
+        board, Recorder(max_clients=9), demands, clock, lambda: 0.5, anonymous_may_pass=False
+    )
+    await clock.advance(1.0)
+    admitted = set()
+    for _ in range(170):
+        await clock.advance(0.1)
+        admitted.add(checker.check(check("etl")).admitted)
+    assert (False in admitted) is seen
+
+
 async def test_a_hung_probe_times_out_and_never_piles_up(
     board: Board, sampler: Sampler, clock: HandClock
 ) -> None:

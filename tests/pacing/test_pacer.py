@@ -397,7 +397,7 @@ HERD = World(seconds=40)
 
 
 def test_oscillation_a_bare_gate_swings_and_a_paced_one_does_not() -> None:
-    """R13, R142: 200 workers, threshold 1 s; the model's figures, at a glance."""
+    """R13, R27, R142: 200 workers, threshold 1 s; the model's figures, at a glance."""
     bare, paced = run(Variant.BARE, HERD), run(Variant.PACED, HERD)
     assert bare.over > 0.8
     assert paced.over <= 0.05

@@ -27,8 +27,8 @@ def _marked(situation: Situation) -> Any:
 
 @pytest.mark.parametrize("situation", [_marked(situation) for situation in SITUATIONS])
 def test_situation(situation: Situation) -> None:
-    """R88–R92, R154: found where there is starvation, and no false alarm where there is none;
-    nobody is blamed who is harmless."""
+    """R13, R81, R88–R92, R154: found where there is starvation, and no false alarm where there is
+    none; nobody is blamed who is harmless."""
     outcome = play(situation, StarvationTerms())
     assert outcome.alarms == situation.starved
     if situation.culprit is not None:
