@@ -226,3 +226,41 @@ def test_all_faults_are_reported_at_once(
     ):
         assert told in out, out
     assert out.rstrip().endswith("5 faults")
+
+
+WRONG_BESIDE = """\
+[agent]
+idle_timeout_s = "30"
+socket = "{folder}/none/x.sock"
+
+[databases.main]
+engine = "postgres"
+dsn = "host=127.0.0.1"
+member = 5
+password_file = "/no/such/file"
+
+[databases.main.metrics.lag]
+threshold = 5
+rollup = "avg"
+
+[databases.main.metrics.replication_lag]
+threshold = "5s"
+"""
+
+
+def test_a_wrong_value_hides_nothing_beside_it(run: Run, settings: Path) -> None:
+    """A table is built without its wrong values: what only that tells is reported as well. Of a
+    metric with a wrong name only that is: its threshold is the right one's."""
+    settings.write_text(WRONG_BESIDE.format(folder=settings.parent))
+    out = run("lint", str(settings)).out
+    for told in (
+        ":2: fault agent.idle_timeout_s: is 30, which has no unit: 30s or 30m?",
+        ":3: fault agent.socket: cannot be made: ",
+        ":8: fault databases.main.member: must be a string",
+        ":9: fault databases.main.password_file: no password can be read",
+        ":12: fault databases.main.metrics.lag.threshold: is 5, which has no unit: 5ms or 5s?",
+        ":13: fault databases.main.metrics.lag.rollup: unknown rollup 'avg'",
+        ":15: fault databases.main.metrics.replication_lag: unknown metric 'replication_lag'; did",
+    ):
+        assert told in out, out
+    assert out.rstrip().endswith("7 faults")

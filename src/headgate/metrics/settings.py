@@ -225,9 +225,12 @@ def parse_metric_settings(
         # A built-in metric has its own unit: a limit in another one is reported at once, too.
         known = builtin is not None and values
         raise InvalidSettings(faults + (unit_faults(values, builtin, place) if known else []))
-    faults = [
+    faults = _source_faults(name, values, builtin, engine, place)
+    if faults and builtin is None and not any(values[key] is not None for key in SOURCE_KEYS):
+        # Probably a built-in one that is misspelled: of that its own unit and threshold count.
+        raise InvalidSettings(faults)
+    faults += [
         *unit_faults(values, builtin, place),
-        *_source_faults(name, values, builtin, engine, place),
         *_option_faults(values["options"], builtin, place),
         *_threshold_faults(values, builtin, place),
         *rollup_faults(values, place),

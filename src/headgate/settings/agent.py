@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -17,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from headgate.base.advice import Advice, Severity
-from headgate.base.declared import table_of
+from headgate.base.declared import read_struct, table_of
 from headgate.base.names import parse_database, parse_metric
 from headgate.budgets.identity import TagTrust
 from headgate.errors import Fault, InvalidName, InvalidSettings
@@ -30,6 +31,7 @@ from headgate.settings.document import (
     placed,
     settings_text,
     toml_tables,
+    without,
 )
 from headgate.settings.fleet import FleetSettings, PatroniSettings
 from headgate.settings.identity import IdentitySection, read_server_identity
@@ -170,7 +172,12 @@ def _read(document: Document, environment: Mapping[str, str]) -> Settings:
     whole = [*_shard_faults(settings), *_traffic_faults(settings.databases)]
     whole += _fleet_faults(settings, has_fleet="fleet" in document.tables)
     broken = [name for name in ("agent", "peers", "patroni") if document.is_broken(name)]
-    document.faults += [f for f in whole if not any(name in f.place.split(".") for name in broken)]
+    wrong = {fault.place for fault in document.faults}
+    document.faults += [
+        fault
+        for fault in whole
+        if fault.place not in wrong and not any(name in fault.place.split(".") for name in broken)
+    ]
     advice += [*_plain_peers(settings), *_plain_webhook(settings.alerts), *_elected_nearby(agent)]
     document.faults += [Fault(a.place, a.message) for a in advice if a.severity is Severity.ERROR]
     document.faults = [_with_home(fault) for fault in document.faults]
@@ -193,7 +200,11 @@ def _database(
     name: str, raw: Any, document: Document, advice: list[Advice]
 ) -> DatabaseSettings | None:
     place = f"databases.{name}"
-    database = document.read(raw, DatabaseSettings, place, DATABASE_SECTIONS, name=name)
+    how: Any = {"place": place, "sections": DATABASE_SECTIONS, "name": name}
+    database, faults = read_struct(raw, DatabaseSettings, **how)
+    document.faults += faults
+    if database is None:
+        database, _ = read_struct(without(raw, faults, place), DatabaseSettings, **how)
     try:
         parse_database(name)
     except InvalidName as error:
@@ -267,6 +278,10 @@ def _metrics(
             spec = parse_metric_settings(name, raw, engine, place=where)
         except InvalidSettings as error:
             document.faults += error.faults
+            with suppress(InvalidSettings):
+                sound = without(raw, error.faults, where)
+                spec = parse_metric_settings(name, sound, engine, place=where)
+                specs[spec.name] = spec
             continue
         advice.extend(lint_metric(spec, raw, engine, place=where))
         if raw.get("enabled", True):

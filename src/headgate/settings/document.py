@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
@@ -54,12 +54,15 @@ class Document:
         struct: type[T],
         environment: Mapping[str, EnvironmentOverride] = NO_OVERRIDES,
     ) -> T | None:
-        """[name], over which the environment goes. None: it has faults, as far as it was read. A
-        fault of a value from the environment names the variable, and not a line of the file."""
+        """[name], over which the environment goes; of one with faults, what is sound of it. None:
+        nothing is. A fault of a value from the environment names the variable, and not a line of
+        the file."""
         raw = self.tables.get(name, {})
         if environment and isinstance(raw, Mapping):
             raw = {**raw, **{key: one.value for key, one in environment.items()}}
         made, faults = read_struct(raw, struct, place=name)
+        if made is None:
+            made, _ = read_struct(without(raw, faults, name), struct, place=name)
         variables = {f"{name}.{key}": one.variable for key, one in environment.items()}
         self.faults += [
             fault._replace(place=variables.get(fault.place, fault.place)) for fault in faults
@@ -95,6 +98,14 @@ class Document:
     def reject_faults(self) -> None:
         if self.faults:
             raise InvalidSettings(list(dict.fromkeys(self.faults)))
+
+
+def without(raw: object, faults: Sequence[Fault], place: str) -> object:
+    """A table without the keys that have faults: of what is left, the parts are built all the
+    same, so that what only building them can tell is reported at the same time."""
+    wrong = {fault.place.removeprefix(f"{place}.").partition(".")[0] for fault in faults}
+    given = raw.items() if isinstance(raw, Mapping) else ()
+    return {key: value for key, value in given if key not in wrong}
 
 
 def environment_name(prefix: str, key: str) -> str:
