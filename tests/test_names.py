@@ -70,6 +70,82 @@ def test_inner_and_imported_classes_share_no_name(other: str) -> None:
     assert shared_names({"a.py": "class Gate: ...", "b.py": other}) == {}
 
 
+# ── Documents ────────────────────────────────────────────────────────────────
+
+PRESENTATION = ("cli", "tui", "page", "present")
+LEAST_SHARED = 5
+RESTATES = {
+    "headgate.page.budgets_changes.Replay": "sums over the clients of one budget, or why not",
+}
+"""What has the fields of a document for another reason. Whatever has none of them is taken out."""
+Fields = frozenset[tuple[str, str]]
+
+
+def declared_fields(name: str, tree: ast.AST) -> Iterator[tuple[str, bool, Fields]]:
+    """Of each class: its name, whether it is a struct of messages, and its fields with their
+    types."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            fields = frozenset(
+                (child.target.id, ast.unparse(child.annotation).removesuffix(" | None"))
+                for child in node.body
+                if isinstance(child, ast.AnnAssign) and isinstance(child.target, ast.Name)
+            )
+            is_struct = any("Struct" in ast.unparse(base) for base in node.bases)
+            yield f"{name}.{node.name}", is_struct, fields
+
+
+def restated(sources: Mapping[str, str]) -> dict[str, list[str]]:
+    """Classes of the presentation of which most fields are those of one document, and these
+    documents. In place of such a class the document itself is shown."""
+    documents: dict[str, Fields] = {}
+    shown: dict[str, Fields] = {}
+    for module, source in sources.items():
+        is_shown = module.split(".")[1] in PRESENTATION
+        for name, is_struct, fields in declared_fields(module, ast.parse(source)):
+            if is_shown:
+                shown[name] = fields
+            elif is_struct:
+                documents[name] = fields
+    found: dict[str, list[str]] = defaultdict(list)
+    for name, own in shown.items():
+        for document, fields in documents.items():
+            same = len(own & fields)
+            if same >= LEAST_SHARED and 2 * same > len(own):
+                found[name].append(document)
+    return dict(found)
+
+
+def test_no_document_is_restated() -> None:
+    sources = {
+        ".".join(path.relative_to(SOURCE).with_suffix("").parts): path.read_text()
+        for path in sorted((SOURCE / "headgate").rglob("*.py"))
+        if path.parent.name != "headgate"
+    }
+    found = restated(sources)
+    assert {name: documents for name, documents in found.items() if name not in RESTATES} == {}
+    assert [name for name in RESTATES if name not in found] == [], "restates nothing"
+
+
+_FIELDS = "".join(f"    {name}: int\n" for name in "abcde")
+_DOCUMENT = f"class ADoc(msgspec.Struct, frozen=True):\n{_FIELDS}    f: float\n"
+
+
+@pytest.mark.parametrize(
+    ("shown", "restates"),
+    [
+        (f"class Row(NamedTuple):\n{_FIELDS}", True),
+        (f"@dataclass\nclass Row:\n{_FIELDS}    own: int\n", True),
+        ("@dataclass\nclass Row:\n    doc: ADoc\n    a: int\n    b: int\n", False),
+        ("@dataclass\nclass Row:\n" + _FIELDS.replace("int", "bool"), False),
+    ],
+)
+def test_a_restated_document_is_found(shown: str, restates: bool) -> None:
+    sources = {"headgate.rules.api": _DOCUMENT, "headgate.cli.rules": shown}
+    expected = {"headgate.cli.rules.Row": ["headgate.rules.api.ADoc"]} if restates else {}
+    assert restated(sources) == expected
+
+
 # ── Files that comments, docstrings and pages name ───────────────────────────
 
 # Paths from here are as a reader writes them: `check/decide.py`, `docs/testing.md`.
