@@ -138,7 +138,7 @@ def test_check_charges_a_budget(scripted: ScriptedAgent, run: Run) -> None:
     """R146"""
     debit = builders.debit()
     scripted.says("/v1/check", builders.answer(budget=debit))
-    ran = run(*CHECK, "--budget", "etl", "--cpu-s", "0.5")
+    ran = run(*CHECK, "--budget", "etl", "--cpu", "500ms")
     heard = scripted.heard[0].query
     assert (heard["budget"], heard["cpu_s"]) == ("etl", "0.5")
     assert "may work on main; 0.5 s of CPU charged to budget etl" in ran.out
@@ -147,7 +147,7 @@ def test_check_charges_a_budget(scripted: ScriptedAgent, run: Run) -> None:
 def test_a_budget_that_warns_is_reported(scripted: ScriptedAgent, run: Run) -> None:
     debit = builders.debit(state="warned", note="budget etl warns: full")
     scripted.says("/v1/check", builders.answer(budget=debit))
-    assert "; budget etl warns: full" in run(*CHECK, "--budget", "etl", "--cpu-s", "0.5").out
+    assert "; budget etl warns: full" in run(*CHECK, "--budget", "etl", "--cpu", "500ms").out
 
 
 def test_a_cost_that_is_none_is_a_usage_error(scripted: ScriptedAgent, run: Run) -> None:

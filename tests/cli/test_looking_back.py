@@ -13,13 +13,13 @@ import typer
 from rich.console import Console, RenderableType
 
 from headgate.cli.api import connect
-from headgate.cli.ask import CheckOptions, explain
+from headgate.cli.ask import explain
+from headgate.cli.asking import CheckOptions
 from headgate.cli.documents import read
 from headgate.cli.history import history, last_hour, minutes_ago, moment, read_rule, replay, step_of
 from headgate.cli.look import clients, starvation
 from headgate.cli.options import AgentOptions
-from headgate.cli.pages import advice_line
-from headgate.cli.render import ASCII, Canvas, drawn
+from headgate.cli.render import ASCII, Canvas, drawn, note_text
 from headgate.errors import InvalidSettings
 from headgate.history.api import (
     PastDoc,
@@ -32,6 +32,7 @@ from headgate.history.api import (
 )
 from headgate.present.history import past_view, replay_view, timeline_view
 from headgate.present.starvation import rogues_view, starvation_view
+from headgate.present.words import advice_of
 from tests.cli.documents import STARVATION, STARVED, SUSPECT, TIMELINE, sums
 from tests.cli.scripted import ScriptedAgent
 
@@ -390,11 +391,13 @@ def test_who_is_starved_with_cause_and_remedy() -> None:
 
 
 def test_starvation_is_loud_in_status_and_top() -> None:
-    line = advice_line("starved: etl on main has been rejected").plain
-    assert line == "STARVED  etl on main has been rejected"
-    assert advice_line("warning x").plain == "advice  x"
-    assert advice_line("suspended: rule r7").plain == "SUSPENDED  rule r7"
-    assert advice_line("exempt: rule r7").plain == "EXEMPT  rule r7"
+    advice = ["starved: etl on main has been rejected", "warning x", "suspended: rule r7"]
+    assert [note_text(note).plain for note in advice_of([*advice, "exempt: rule r7"])] == [
+        "STARVED  etl on main has been rejected",
+        "SUSPENDED  rule r7",
+        "EXEMPT  rule r7",
+        "advice  x",
+    ]
 
 
 def test_rogues_are_listed_and_what_hides_them_is_said() -> None:

@@ -23,21 +23,15 @@ from headgate.check.api import (
 )
 from headgate.cli.ask import admission
 from headgate.cli.documents import read
-from headgate.cli.pages import (
-    change_page,
-    clients_page,
-    columns_for,
-    explain_page,
-    metric_page,
-    metric_table,
-    metrics_page,
-    rejection_page,
-    status_page,
-)
+from headgate.cli.pages import status_page
+from headgate.cli.readings import columns_for, metric_table
 from headgate.cli.render import ASCII, Canvas, drawn
 from headgate.history.unthrottled_api import UnthrottledDoc
 from headgate.present.changes import audit_view
+from headgate.present.clients import clients_view
+from headgate.present.explain import explain_view
 from headgate.present.history import unthrottled_view
+from headgate.present.metrics import changed_view, metric_view, metrics_view, rejection_view
 from headgate.present.words import moment
 from headgate.rules.api import ExplainDoc
 from headgate.tui.page import fitted
@@ -139,7 +133,7 @@ def test_columns_always_leave_room_for_the_state(width: int, recent: bool) -> No
 
 
 def test_an_ascii_terminal_gets_ascii_marks() -> None:
-    text = shown(metric_table("main", BUSY.databases[1].metrics, Canvas(100, ASCII)))
+    text = shown(metric_table(BUSY.databases[1].metrics, Canvas(100, ASCII)))
     assert text.isascii()
     assert "####" in text
 
@@ -164,7 +158,7 @@ def test_names_are_neither_markup_nor_escape_sequences() -> None:
 
 
 def test_a_rejection_says_why_and_when_to_retry() -> None:
-    text = squeezed(shown(rejection_page(read(AnswerDoc, builders.rejection()), Canvas())))
+    text = squeezed(shown(drawn(rejection_view(read(AnswerDoc, builders.rejection())), Canvas())))
     assert text.startswith("REJECTED etl:nightly on main: lag is 7.2 s, above its threshold of 5 s")
     assert "retry in 1.4 s" in text
     assert "BREACHED" in text and "UNAVAILABLE" in text
@@ -184,7 +178,7 @@ def explained(answer: dict[str, Any], **given: Any) -> ExplainDoc:
 
 def test_explain_says_what_would_have_to_change() -> None:
     """R144."""
-    text = shown(explain_page(explained(builders.rejection(), needed=[MUST_FALL]), Canvas()))
+    text = shown(drawn(explain_view(explained(builders.rejection(), needed=[MUST_FALL])), Canvas()))
     assert "would be REJECTED  THRESHOLD_EXCEEDED" in text
     assert f"To be admitted:\n  · {MUST_FALL}" in text
 
@@ -192,13 +186,13 @@ def test_explain_says_what_would_have_to_change() -> None:
 def test_explain_of_an_exempt_client_says_that_it_is() -> None:
     """R78: nothing stands in its way, but much would in anybody else's."""
     answer = builders.answer(metrics=[{**builders.metric(value=9.0), "state": "exempted"}])
-    text = squeezed(shown(explain_page(explained(answer), Canvas())))
+    text = squeezed(shown(drawn(explain_view(explained(answer)), Canvas())))
     assert "EXEMPT: lag would reject every other client." in text
 
 
 def test_explain_of_an_admission_names_the_nearest_metric() -> None:
     answer = builders.answer(metrics=[builders.metric(value=4.0)])
-    text = squeezed(shown(explain_page(explained(answer), Canvas())))
+    text = squeezed(shown(drawn(explain_view(explained(answer)), Canvas())))
     assert "would be ADMITTED" in text
     assert "Nearest to its threshold: lag, at 80% of it (4 s; rejected > 5 s)" in text
 
@@ -206,17 +200,22 @@ def test_explain_of_an_admission_names_the_nearest_metric() -> None:
 def test_a_change_shows_what_differs() -> None:
     view = read(MetricView, builders.metric_view(settings={"threshold": 10, "unit": "s"}))
     before = {"threshold": 5, "debounce": "3 of 5", "unit": "s"}
-    text = shown(change_page(view, before, Canvas(), dry_run=False))
+    text = shown(drawn(changed_view(view, "SET", before=before, dry_run=False), Canvas()))
     assert text == "SET  main/lag\n  debounce: 3 of 5 → default\n  threshold: 5 → 10\n"
 
 
 def test_a_dry_run_shows_the_first_probe_or_why_there_is_none() -> None:
     """R140."""
-    good = change_page(read(MetricView, builders.metric_view()), {}, Canvas(), dry_run=True)
+
+    def tried(view: dict[str, Any]) -> RenderableType:
+        found = changed_view(read(MetricView, view), "SET", before={}, dry_run=True)
+        return drawn(found, Canvas())
+
+    good = tried(builders.metric_view())
     assert "nothing was changed" in shown(good)
     assert "0.8 s" in shown(good)
     broken = builders.metric_view(now=builders.absent("lag", cause="failed", detail="no table"))
-    bad = change_page(read(MetricView, broken), {}, Canvas(), dry_run=True)
+    bad = tried(broken)
     assert "a probe of it gives no value: failed for 2.2 s: no table" in shown(bad)
 
 
@@ -232,9 +231,9 @@ def test_status_marks_what_guards_only_when_named() -> None:
 def test_metrics_outside_the_default_set_are_marked_and_show_how_fine_they_are() -> None:
     """R23"""
     view = read(MetricView, builders.metric_view("queue", in_default=False, granularity_s=30.0))
-    text = shown(metrics_page(MetricsDoc([view]), Canvas()))
+    text = shown(drawn(metrics_view(MetricsDoc([view])), Canvas()))
     assert "queue*" in text and "fine to" in text and "30" in text
-    assert "outside the default set" in shown(metric_page(view, Canvas()))
+    assert "outside the default set" in shown(drawn(metric_view(view), Canvas()))
 
 
 def test_metrics_are_listed_with_their_origin_and_advice() -> None:
@@ -247,10 +246,10 @@ def test_metrics_are_listed_with_their_origin_and_advice() -> None:
             ),
         ),
     ]
-    text = shown(metrics_page(MetricsDoc(views), Canvas()))
+    text = shown(drawn(metrics_view(MetricsDoc(views)), Canvas()))
     assert "runtime, rev 3" in text
     assert "advice  q: slow" in text
-    assert "no metric is configured" in shown(metrics_page(MetricsDoc([]), Canvas()))
+    assert "no metric is configured" in shown(drawn(metrics_view(MetricsDoc([])), Canvas()))
 
 
 def test_the_end_of_a_change_is_in_the_list_and_with_its_metric() -> None:
@@ -259,24 +258,24 @@ def test_the_end_of_a_change_is_in_the_list_and_with_its_metric() -> None:
     stays = read(MetricView, builders.metric_view())
     at = datetime(2026, 3, 1, 12, tzinfo=UTC).astimezone()
     for width in (60, 120):
-        text = shown(metrics_page(MetricsDoc([stays, view]), Canvas(width=width)))
+        text = shown(drawn(metrics_view(MetricsDoc([stays, view])), Canvas(width=width)))
         assert " ends " in text and f"{at:%m-%d %H:%M %Z}" in text
-    assert " ends " not in shown(metrics_page(MetricsDoc([stays]), Canvas()))
-    assert f"ends at {at:%Y-%m-%d %H:%M:%S %Z}" in shown(metric_page(view, Canvas()))
+    assert " ends " not in shown(drawn(metrics_view(MetricsDoc([stays])), Canvas()))
+    assert f"ends at {at:%Y-%m-%d %H:%M:%S %Z}" in shown(drawn(metric_view(view), Canvas()))
 
 
 def test_one_metric_shows_timing_and_settings() -> None:
     view = read(MetricView, builders.metric_view(settings={"sql": "select 1\n from\tx"}))
-    text = shown(metric_page(view, Canvas()))
+    text = shown(drawn(metric_view(view), Canvas()))
     assert "probed every 1.0 s · given up after 500 ms · stale after 2.5 s" in text
     assert "select 1 from x" in text
 
 
 def test_clients_who_are_rejected_longest_stand_on_top() -> None:
     clients = [read(ClientDoc, document) for document in builders.busy_status()["clients"]]
-    text = shown(clients_page(ClientsDoc(clients[::-1]), Canvas()))
+    text = shown(drawn(clients_view(ClientsDoc(clients[::-1])), Canvas()))
     assert text.splitlines()[1].startswith("etl:nightly")
-    assert "no client has checked yet" in shown(clients_page(ClientsDoc([]), Canvas()))
+    assert "no client has checked yet" in shown(drawn(clients_view(ClientsDoc([])), Canvas()))
 
 
 def test_periods_without_a_throttler_stand_below_the_history() -> None:
@@ -308,7 +307,7 @@ def test_a_long_message_is_printed_once_beneath_its_table() -> None:
     dead = [builders.absent(name, cause="failed", detail=LONG) for name in ("lag", "lock_waits")]
     dead[1]["unavailable_for_ms"] = 9000
     metrics = [read(MetricDoc, document) for document in dead]
-    text = shown(metric_table("main", metrics, Canvas(110)), 110)
+    text = shown(metric_table(metrics, Canvas(110)), 110)
     assert text.count("Connection refused") == 1
     assert f"lag, lock_waits: failed: {LONG}" in text
     assert "failed for 2.2 s" in text and "failed for 9.0 s" in text
@@ -317,7 +316,7 @@ def test_a_long_message_is_printed_once_beneath_its_table() -> None:
 def test_a_rejection_of_a_page_is_a_sentence() -> None:
     dead = builders.absent("lock_waits", cause="failed", detail=LONG)
     answer = builders.rejection(reason=LONG * 5, metrics=[builders.breached(), dead])
-    line = squeezed(shown(rejection_page(read(AnswerDoc, answer), Canvas(160)), 160))
+    line = squeezed(shown(drawn(rejection_view(read(AnswerDoc, answer)), Canvas(160)), 160))
     told = "lag is 7.2 s, above 5 s; lock_waits has no value (failed for 2.2 s); retry"
     assert f"REJECTED etl:nightly on main: {told}" in line
 
@@ -388,4 +387,4 @@ def test_many_clients_are_counted_not_listed() -> None:
 
 def test_a_metric_without_threshold_has_no_bar() -> None:
     metric = read(MetricDoc, builders.metric(threshold=None))
-    assert "–" in shown(metric_table("main", [metric], Canvas()))
+    assert "–" in shown(metric_table([metric], Canvas()))

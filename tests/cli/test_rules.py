@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 from headgate.cli.documents import read
-from headgate.cli.pages import explain_page
-from headgate.cli.render import Canvas
+from headgate.cli.render import Canvas, drawn
+from headgate.present.explain import explain_view
 from headgate.present.rules import chance_text
 from headgate.rules.api import ExplainDoc, RuleDoc
 from headgate.rules.matching import Kind
@@ -412,7 +412,7 @@ def test_an_explanation_lists_the_rules(capsys: pytest.CaptureFixture[str]) -> N
     ended = {**base, "rule": "e", "state": "ended", "left_s": None, "ended_s_ago": 180.0}
     fair = "rejected by dice for 3.0 s"
     found = explained(matched=[base, shadowed, ended], odds=0.1, fairness=fair)
-    Console(width=120, markup=False).print(explain_page(found, Canvas(120)))
+    Console(width=120, markup=False).print(drawn(explain_view(found), Canvas(120)))
     shown = capsys.readouterr().out
     for told in ("applies, 60.0 s left", "shadowed by r", "ended 3 min ago", "by dice for 3.0 s"):
         assert told in shown

@@ -6,9 +6,8 @@ import pytest
 
 from headgate.check.answers import MetricDoc
 from headgate.cli.documents import plain, read
-from headgate.cli.render import age_text
 from headgate.present.metrics import absence_text, nearest
-from headgate.present.words import ago
+from headgate.present.words import age_text, ago
 from tests.cli import builders
 
 

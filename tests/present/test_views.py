@@ -10,12 +10,11 @@ from rich.console import Console
 
 from headgate.check.api import ClientDoc
 from headgate.cli.documents import read
-from headgate.cli.pages import explain_page
 from headgate.cli.render import ASCII, Canvas, drawn
 from headgate.page.rules import acts_of, rule_list
 from headgate.page.shell import render
 from headgate.present import clients
-from headgate.present.explain import explained
+from headgate.present.explain import explain_view, explained
 from headgate.present.history import hour_words
 from headgate.present.rules import TOLD, RuleRow, rule_view
 from headgate.present.view import (
@@ -108,11 +107,7 @@ def test_explain_says_no_share_of_a_metric_without_a_value() -> None:
     ):
         found = explained(explain(metrics=metrics, utilization=0.0))
         assert found.summary.startswith(told)
-        shown_page = explain_page(found.doc, Canvas(120))
-        console = Console(width=120, color_system=None)
-        with console.capture() as captured:
-            console.print(shown_page)
-        assert found.summary in captured.get()
+        assert found.summary in shown(*explain_view(found.doc), canvas=Canvas(120))
 
 
 @pytest.mark.parametrize(

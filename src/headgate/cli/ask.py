@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headgate.cli import completing
-from headgate.cli.asking import About, MaxWait, Quiet, UnavailablePolicy
+from headgate.cli.asking import About, CheckOptions, MaxWait, Quiet, UnavailablePolicy
 from headgate.cli.documents import plain
 from headgate.cli.options import (
     LOOK_BACK_TIMEOUT_S,
     AgentOptions,
-    App,
     At,
-    Database,
+    Cpu,
     Duration,
-    Metrics,
-    Scope,
     duration,
 )
 from headgate.errors import WaitedTooLong
@@ -61,32 +58,9 @@ Budget = Annotated[
         metavar="BUDGET",
         show_default=False,
         autocompletion=completing.budgets,
-        help="Charge the work to this budget of the database; needs --cpu-s.",
+        help="Charge the work to this budget of the database; needs --cpu.",
     ),
 ]
-CpuS = Annotated[
-    float | None,
-    typer.Option(
-        "--cpu-s",
-        metavar="SECONDS",
-        show_default=False,
-        help="CPU that the work will take on the server; needs --budget.",
-    ),
-]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckOptions:
-    """The client and the metrics of one check."""
-
-    app: App
-    database: Database = "main"
-    metrics: Metrics = None
-    scope: Scope = None
-
-    @property
-    def query(self) -> dict[str, str | None]:
-        return {name: getattr(self, name) for name in ("app", "database", "metrics", "scope")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +69,11 @@ class WorkOptions:
 
     cost: Cost = None
     budget: Budget = None
-    cpu_s: CpuS = None
+    cpu: Cpu = None
 
     @property
     def query(self) -> dict[str, str | None]:
-        numbers = {"cost": self.cost, "cpu_s": self.cpu_s}
+        numbers = {"cost": self.cost, "cpu_s": self.cpu}
         said = {name: f"{n:.15g}" for name, n in numbers.items() if n is not None}
         return {**said, "budget": self.budget}
 
@@ -119,7 +93,7 @@ def check(
     from headgate.check.answers import AnswerDoc
     from headgate.cli.documents import read
     from headgate.cli.exits import exit_code_of_verdict
-    from headgate.cli.output import show, show_text
+    from headgate.cli.output import show_text
 
     asked = ask_until(agent.connect(), {**question.query, **work.query}, wait_s=wait)
     answer = read(AnswerDoc, asked.document)
@@ -128,9 +102,7 @@ def check(
         show_text(asked, agent.as_json, admission(answer, asked.document))
     else:
         # What draws tables takes as long to load as all the rest: an admission needs none of it.
-        from headgate.cli.pages import rejection_page
-
-        show(asked, agent.as_json, lambda canvas: rejection_page(answer, canvas))
+        agent.show(asked, "metrics.rejection_view")
     raise typer.Exit(exit_code_of_verdict(answer.verdict))
 
 
@@ -201,15 +173,11 @@ def explain(question: CheckOptions, agent: AgentOptions, at: At = None) -> None:
     history keeps of that minute: what was decided, by which metric or rule, and which rules were
     in force.
     """
-    from headgate.cli.output import show_drawn
-    from headgate.cli.pages import explain_page
-    from headgate.rules.api import ExplainDoc
-
     if at is not None:
         _explain_at(question, at, agent)
         return
     asked = ask_following(agent.connect(), "/v1/explain", question.query)
-    show_drawn(asked, agent.as_json, ExplainDoc, explain_page)
+    agent.show(asked, "explain.explain_view")
 
 
 def _explain_at(question: CheckOptions, at: str, agent: AgentOptions) -> None:

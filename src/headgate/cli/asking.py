@@ -13,6 +13,7 @@ import typer
 from headgate.cli.options import (
     AgentOptions,
     App,
+    Database,
     Databases,
     Duration,
     Metrics,
@@ -45,13 +46,24 @@ Quiet: TypeAlias = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """Which client checks, and what; the SDK's client validates the names."""
+class CheckOptions:
+    """The client and the metrics of one check."""
 
     app: App
-    database: Databases = "main"
+    database: Database = "main"
     metrics: Metrics = None
     scope: Scope = None
+
+    @property
+    def query(self) -> dict[str, str | None]:
+        return {name: getattr(self, name) for name in ("app", "database", "metrics", "scope")}
+
+
+@dataclass(frozen=True, slots=True)
+class About(CheckOptions):
+    """The same of the SDK's client, which validates the names."""
+
+    database: Databases = "main"
 
     def __post_init__(self) -> None:
         if self.scope not in (None, "host", "shard"):

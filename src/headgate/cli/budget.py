@@ -26,6 +26,7 @@ from headgate.cli.options import (
     AsJson,
     At,
     ChangeOptions,
+    Cpu,
     DatabaseArgument,
     DryRun,
     Interval,
@@ -196,9 +197,7 @@ class SessionOptions:
         str | None,
         _option("--query-id", metavar="N", about="Query id of the statement in the server."),
     ] = None
-    cost_ms: Annotated[
-        float | None, _option("--cost-ms", metavar="MS", about="CPU it takes, if you know.")
-    ] = None
+    cpu: Cpu = None
 
 
 def explain(
@@ -213,7 +212,8 @@ def explain(
     With --at, how it was then: by the debt that a replay of the traced statements leads to.
     """
     said = {"sql": sys.stdin.read(MAX_SQL_CHARS) if sql == "-" else sql, **asdict(session)}
-    said["database"] = said.pop("dbname")
+    said["database"], cpu = said.pop("dbname"), said.pop("cpu")
+    said["cost_ms"] = None if cpu is None else cpu * 1000
     if at is not None:
         from headgate.cli.history import moment
 

@@ -190,11 +190,6 @@ def _change_wide(
     reach: str,
     end: Mapping[str, str] = MappingProxyType({}),
 ) -> None:
-    from headgate.check.api import WideMetricDoc
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
-    from headgate.cli.pages import wide_metric_page
-
     api = wanted.agent.connect(timeout_s=FLEET_TIMEOUT_S)
     query, ask = {**end, "reach": reach}, None if wanted.change.yes else reach
     dry_run = wanted.change.dry_run
@@ -202,8 +197,7 @@ def _change_wide(
     if "reach" not in changed.document:  # This agent alone: a change like any of its own.
         _show_change(changed, {}, wanted)
         return
-    view, reached = read(WideMetricDoc, changed.document), reached_line(changed.document)
-    show(changed, wanted.agent.as_json, lambda _: wide_metric_page(view, reached))
+    wanted.agent.show(changed, "metrics.wide_view", reached=reached_line(changed.document))
 
 
 # --- from words to settings ------------------------------------------------------------------
@@ -267,24 +261,8 @@ def _view_of(seen: Answered) -> MetricView:
 def _show_change(
     changed: Answered, before: Mapping[str, Any], wanted: _Wanted, done: str = "SET"
 ) -> None:
-    from headgate.check.api import RemovedDoc
-    from headgate.cli.documents import read
-    from headgate.cli.output import show
-    from headgate.cli.pages import change_page, removed_page
-
-    dry_run, as_json = wanted.change.dry_run, wanted.agent.as_json
+    show, how = wanted.agent.show, {"dry_run": wanted.change.dry_run}
     if "removed" in changed.document:
-        removed = read(RemovedDoc, changed.document)
-        named = (wanted.database, wanted.metric)
-        show(changed, as_json, lambda _: removed_page(removed, *named, dry_run=dry_run))
-        return
-    # Of a dry run: what it would have done in the last hour.
-    told = changed.document.get("replay")
-    says = told.get("says") if isinstance(told, Mapping) else None
-    replay = says if isinstance(says, str) else ""
-    view = _view_of(changed)
-    show(
-        changed,
-        as_json,
-        lambda canvas: change_page(view, before, canvas, dry_run=dry_run, done=done, replay=replay),
-    )
+        show(changed, "metrics.removed_view", **how)
+    else:
+        show(changed, "metrics.changed_view", before=before, done=done, **how)

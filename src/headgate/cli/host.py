@@ -101,12 +101,9 @@ def reload(
     A file that lacks a database, or ends like one that was cut short, is rejected: `--drop` and
     `--whole` say that it is meant. Exit code 1 where it is rejected; the settings in force stay.
     """
-    from headgate.cli.output import show
-    from headgate.cli.pages import done_page
-
     body = {"drop": drop or [], "whole": whole}
     changed = agent.connect().change("POST", "/v1/reload", body)
-    show(changed, agent.as_json, lambda _: done_page("RELOADED", _reloaded(changed.document)))
+    agent.show(changed, "status.reloaded_view")
 
 
 def acknowledge(agent: AgentOptions) -> None:
@@ -116,28 +113,8 @@ def acknowledge(agent: AgentOptions) -> None:
     where that is lost as well, with nothing. The settings file decides again. Deletes
     nothing, and changes nothing where the state can be used.
     """
-    from headgate.cli.output import show
-    from headgate.cli.pages import done_page
-
     changed = agent.connect().change("POST", "/v1/state/acknowledge", {})
-    show(changed, agent.as_json, lambda _: done_page("ACKNOWLEDGED", _begun(changed.document)))
-
-
-def _begun(document: Mapping[str, Any]) -> str:
-    moved, notes = document.get("moved") or [], document.get("notes") or []
-    told = [str(note) for note in notes] or ["a new state is begun, with nothing set"]
-    if moved:
-        told.append(f"renamed: {', '.join(map(str, moved))}")
-    return "; ".join(told)
-
-
-def _reloaded(document: Mapping[str, Any]) -> str:
-    databases, waiting = document.get("databases") or [], document.get("waiting") or []
-    told = f"{document.get('settings')}: {', '.join(map(str, databases)) or 'no database'}"
-    if not waiting:
-        return told
-    sections = ", ".join(f"[{section}]" for section in waiting)
-    return f"{told}; changes in {sections} wait for a restart"
+    agent.show(changed, "status.acknowledged_view")
 
 
 def demo(
@@ -168,14 +145,14 @@ def calibrate(
 
     Measures the commits of an idle database; needs its settings, not a running agent.
     """
-    from headgate.cli.output import show_json, show_page
-    from headgate.cli.pages import settings_table
+    from headgate.cli.output import show_blocks, show_json
+    from headgate.present.metrics import settings_view
 
     found = _host(context).calibrate(config, database)
     if as_json:
         show_json(found)
     else:
-        show_page(lambda _: settings_table(found))
+        show_blocks(settings_view(found))
 
 
 def _host(context: typer.Context) -> Host:

@@ -46,12 +46,7 @@ def audit(limit: Limit = 100, *, agent: AgentOptions) -> None:
 
 def list_metrics(database: AnyDatabase = None, *, agent: AgentOptions) -> None:
     """List metrics with values, thresholds and origins."""
-    from headgate.check.api import MetricsDoc
-    from headgate.cli.output import show_drawn
-    from headgate.cli.pages import metrics_page
-
-    answered = agent.connect().get("/v1/metrics", database=database)
-    show_drawn(answered, agent.as_json, MetricsDoc, metrics_page)
+    agent.show(agent.connect().get("/v1/metrics", database=database), "metrics.metrics_view")
 
 
 def show_metric(
@@ -61,13 +56,9 @@ def show_metric(
     agent: AgentOptions,
 ) -> None:
     """Show a metric's reading, settings and timing."""
-    from headgate.check.api import MetricView
     from headgate.cli.api import metric_path
-    from headgate.cli.output import show_drawn
-    from headgate.cli.pages import metric_page
 
-    answered = agent.connect().get(metric_path(database, metric))
-    show_drawn(answered, agent.as_json, MetricView, metric_page)
+    agent.show(agent.connect().get(metric_path(database, metric)), "metrics.metric_view")
 
 
 # --- clients -------------------------------------------------------------------------------------
@@ -82,15 +73,11 @@ Rogue = Annotated[
 
 def clients(rogue: Rogue = False, *, agent: AgentOptions) -> None:
     """List clients that checked lately: which are throttled, and by what."""
-    from headgate.check.api import ClientsDoc
-    from headgate.cli.output import show_drawn
-    from headgate.cli.pages import clients_page
-
     api = agent.connect()
     if rogue:
         agent.show(api.get("/v1/rogues"), "starvation.rogues_view")
-        return
-    show_drawn(api.get("/v1/clients"), agent.as_json, ClientsDoc, clients_page)
+    else:
+        agent.show(api.get("/v1/clients"), "clients.clients_view")
 
 
 def starvation(agent: AgentOptions) -> None:

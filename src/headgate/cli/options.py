@@ -214,6 +214,10 @@ Interval: TypeAlias = Annotated[
     Duration, duration("--interval", about="Time between two updates.", low=0.1, high=600)
 ]
 INTERVAL = Duration("1s")
+Cpu: TypeAlias = Annotated[
+    Duration | None,
+    duration("--cpu", about="CPU that the work takes on the server: 250ms, 2s.", default=False),
+]
 
 
 def _level(name: str, about: str) -> Any:

@@ -21,10 +21,21 @@ from rich.style import Style
 from rich.table import Column, Table
 from rich.text import Text
 
-from headgate.check.reasons import duration
 from headgate.cli.documents import plain
 from headgate.present import view
-from headgate.present.view import DASH, Block, Cell, Curve, Fill, Line, Note, Said, Step, Tone
+from headgate.present.view import (
+    DASH,
+    Block,
+    Cell,
+    Curve,
+    Fill,
+    Line,
+    Note,
+    Readings,
+    Said,
+    Step,
+    Tone,
+)
 from headgate.present.words import share_text
 
 STYLES: Mapping[Tone, str] = {
@@ -46,13 +57,6 @@ def local_time(text: str, form: str = "%Y-%m-%d %H:%M:%S %Z") -> str:
         return datetime.fromisoformat(text).astimezone().strftime(form)
     except ValueError:
         return plain(text)
-
-
-def age_text(seconds: float) -> str:
-    """Short enough for a column: 412ms, 3.4s, 12min, 3.5h, 4d."""
-    if seconds >= 48 * 3600:
-        return f"{seconds / 86400:.0f}d"
-    return duration(seconds).replace(" ", "")
 
 
 # --- bars and curves ---------------------------------------------------------------------------
@@ -268,6 +272,10 @@ def _drawn(block: Block, canvas: Canvas) -> Iterator[RenderableType]:
         yield _table(block, canvas)
     elif isinstance(block, Note):
         yield from note_lines(block)
+    elif isinstance(block, Readings):
+        from headgate.cli.readings import metric_table
+
+        yield metric_table(block.metrics, canvas)
     else:
         yield text_of(block, canvas)
 
@@ -299,6 +307,7 @@ def _table(table: view.Table, canvas: Canvas) -> Table:
     right = frozenset(column.name for column in chosen if column.is_right)
     drawn = plain_table(*(column.name for column in chosen), right=right)
     for column, made in zip(chosen, drawn.columns, strict=True):
+        made.no_wrap = column.is_right
         if column.is_whole:
             made.no_wrap, made.overflow = True, "ellipsis"
             made.max_width = max(20, canvas.width // 2)

@@ -206,8 +206,11 @@ def _dry_run(given: bool) -> dict[str, str]:
 
 def _show(changed: Answered, done: str, told: str, as_json: bool) -> None:
     from headgate.cli.options import copies_line, reached_line
-    from headgate.cli.output import show
-    from headgate.cli.pages import done_page
+    from headgate.cli.output import show_blocks, show_document
+    from headgate.present.view import line, outcome
 
     whom = copies_line(changed.document) or reached_line(changed.document)
-    show(changed, as_json, lambda _: done_page(done, told, whom))
+    if as_json:
+        show_document(changed)
+    else:
+        show_blocks([outcome(done, told), *([line(whom)] if whom else [])])

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
+from headgate.check.api import ClientDoc, ClientsDoc
 from headgate.check.model import Verdict
-from headgate.present.view import Said, Tone
-from headgate.present.words import age, told_share
+from headgate.present.view import DASH, Block, Cell, Said, Table, Tone, columns, line
+from headgate.present.words import age, age_text, per_s, told_share
 
 if TYPE_CHECKING:
-    from headgate.check.api import ClientDoc
     from headgate.history.api import ClientsSumsDoc, SumsDoc
 
 SILENT_AFTER_S = 60.0
@@ -197,6 +197,11 @@ def throttled_by(verdict: str, by: str) -> str:
 def by_words(by: str) -> str:
     """As history names it, which keeps no verdict with it."""
     return throttled_by("", by)
+
+
+def loud(text: str, tone: Tone) -> Said:
+    """For a terminal: the word for a bad state is in capitals."""
+    return Said(text.replace("throttled", "THROTTLED", 1) if tone == "bad" else text, tone)
 
 
 class ClientState(NamedTuple):
@@ -493,3 +498,48 @@ class _Lister(NamedTuple):
         if app in self.wanted.shut:
             return False
         return self.opens_all or app in self.wanted.opened
+
+
+# --- as a list ----------------------------------------------------------------------------------
+
+Rates = Mapping[tuple[str, str], tuple[float, float]]
+"""(database, client) → admitted and rejected a second."""
+WIDE = 80
+NOBODY = "no client has checked yet"
+
+
+def clients_view(found: ClientsDoc) -> list[Block]:
+    if not found.clients:
+        return [line(Said(NOBODY, "quiet"))]
+    return [clients_table(throttled_first(found.clients))]
+
+
+def throttled_first(clients: Sequence[ClientDoc]) -> list[ClientDoc]:
+    """The longest first; then those that checked last."""
+    return sorted(clients, key=lambda c: (-(throttled_for(c) or 0.0), c.last_seen_s_ago))
+
+
+def clients_table(clients: Sequence[ClientDoc], rates: Rates | None = None) -> Table:
+    """With rates, a second's instead of all there were."""
+    counts = ("admitted", "rejected") if rates is None else ("admitted/s", "rejected/s")
+    names = columns(
+        "client", "database", *counts, "seen", "now", right=(*counts, "seen"),
+        database=WIDE, seen=WIDE,
+    )  # fmt: skip
+    return Table(names, [_client_row(client, rates) for client in clients])
+
+
+def _client_row(client: ClientDoc, rates: Rates | None) -> list[Cell]:
+    if rates is None:
+        admitted, rejected = f"{client.admitted:,}", f"{client.rejected:,}"
+    else:
+        pair = rates.get((client.database, client.client), ())
+        admitted, rejected = map(per_s, pair) if pair else (DASH, DASH)
+    return [
+        client.client,
+        Said(client.database, "quiet"),
+        admitted,
+        Said(rejected, "" if rejected in ("0", DASH) else "bad"),
+        Said(age_text(client.last_seen_s_ago), "quiet"),
+        loud(*state_of(client)),
+    ]

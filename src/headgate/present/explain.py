@@ -5,7 +5,7 @@ ExplainDoc ──explained──► Explained ──► terminal, live screen, p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -14,9 +14,9 @@ from headgate.check.model import State, Verdict
 from headgate.check.reasons import duration
 from headgate.pacing.api import PaceDoc
 from headgate.present.metrics import nearest, threshold_text, value_text
-from headgate.present.rules import chance_text
+from headgate.present.rules import chance_text, matched_view
 from headgate.present.status import pace_words
-from headgate.present.view import Tone
+from headgate.present.view import Block, Readings, Said, Tone, line
 from headgate.present.words import bare_reason, share_text, told_quantity, told_share
 from headgate.rules.api import ExplainDoc, MatchDoc
 
@@ -78,6 +78,26 @@ def explained(doc: ExplainDoc) -> Explained:
         summary=_summary(doc),
         steps=_steps(doc),
     )
+
+
+def explain_view(doc: ExplainDoc) -> list[Block]:
+    found = explained(doc)
+    word = found.word.replace("admitted", "ADMITTED", 1).replace("rejected", "REJECTED", 1)
+    word = word if doc.admitted else f"{word}  {doc.verdict}"
+    blocks: list[Block] = [line(f"{found.title}  would be ", Said(word, found.tone))]
+    blocks += [line(told) for told in (found.why, found.summary) if told]
+    if doc.needed:
+        blocks += [line(), line(found.needed_title), *(line(f"  · {one}") for one in doc.needed)]
+    for step in found.steps:
+        blocks += [line(), *_told(step)] if step.is_telling else []
+    return blocks
+
+
+def _told(step: ExplainStep) -> Iterator[Block]:
+    yield line(Said(step.title, "strong"), Said(f"  {step.mark.value}", step.tone))
+    yield from (line(f"  {told}") for told in step.lines)
+    yield from matched_view(step.rules) if step.rules else ()
+    yield from [Readings(step.metrics)] if step.metrics else ()
 
 
 def _why(doc: ExplainDoc) -> str:

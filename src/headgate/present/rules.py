@@ -21,6 +21,7 @@ from headgate.present.view import (
     Tone,
     columns,
     line,
+    outcome,
 )
 from headgate.present.words import advice_of, ago, moment, rest_of
 from headgate.rules.api import ExplainDoc, MatchDoc, RuleDoc, RulesDoc
@@ -235,9 +236,7 @@ def changed_view(
     been otherwise, had it been there."""
     blocks: list[Block] = []
     for doc in found.rules:
-        tried = Said("  (dry run: nothing was changed)", "quiet")
-        word = Said(f"WOULD BE {done}", "warned") if dry_run else Said(done, "good")
-        blocks.append(line(word, f"  {doc.id}", *([tried] if dry_run else [])))
+        blocks.append(outcome(done, doc.id, dry_run=dry_run))
         blocks += [*_facts(RuleRow(doc)), *advice_of(doc.advice)]
     return [*blocks, *(line(told) for told in (reached, past) if told)]
 

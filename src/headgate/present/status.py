@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from headgate.check.api import AcknowledgedDoc, ReloadedDoc
 from headgate.check.reasons import WAKES, duration, quantity
 from headgate.metrics.samples import Cause
 from headgate.present.clients import throttled_for
@@ -22,7 +23,7 @@ from headgate.present.metrics import (
     state_of,
     told,
 )
-from headgate.present.view import Note, Step, Tone
+from headgate.present.view import Block, Note, Step, Tone, outcome
 
 if TYPE_CHECKING:
     from headgate.budgets.api import PoliciesDoc
@@ -240,6 +241,20 @@ def store_note(store: StoreDoc) -> Note:
 def fleet_note(fleet: FleetFollowingDoc) -> Note:
     tone: Tone = "bad" if fleet.kept else "warned" if fleet.stale_for_s is not None else ""
     return Note("fleet", tone, fleet.says)
+
+
+def reloaded_view(done: ReloadedDoc) -> list[Block]:
+    told = f"{done.settings}: {', '.join(done.databases) or 'no database'}"
+    if done.waiting:
+        sections = ", ".join(f"[{section}]" for section in done.waiting)
+        told = f"{told}; changes in {sections} wait for a restart"
+    return [outcome("RELOADED", told)]
+
+
+def acknowledged_view(done: AcknowledgedDoc) -> list[Block]:
+    told = [*(done.notes or ["a new state is begun, with nothing set"])]
+    told += [f"renamed: {', '.join(done.moved)}"] if done.moved else []
+    return [outcome("ACKNOWLEDGED", "; ".join(told))]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+if TYPE_CHECKING:
+    from headgate.check.answers import MetricDoc
 
 Tone = Literal["", "good", "warned", "bad", "unknown", "quiet", "strong", "info"]
 DASH = "–"
@@ -91,4 +94,19 @@ class Note:
     steps: Sequence[Step] = ()
 
 
-Block = Line | Note | Table
+@dataclass(frozen=True, slots=True)
+class Readings:
+    """Metrics beside their thresholds, as wide as there is room."""
+
+    metrics: Sequence[MetricDoc]
+
+
+Block = Line | Note | Table | Readings
+
+
+def outcome(done: str, what: str, *, dry_run: bool = False) -> Line:
+    """`SET  main/lag`"""
+    if not dry_run:
+        return line(Said(done, "good"), f"  {what}")
+    tried = Said("  (dry run: nothing was changed)", "quiet")
+    return line(Said(f"WOULD BE {done}", "warned"), f"  {what}", tried)

@@ -34,6 +34,13 @@ def age(seconds: float | None) -> str:
     return f"{seconds / 86400:.0f} d" if seconds >= 48 * 3600 else duration(seconds)
 
 
+def age_text(seconds: float) -> str:
+    """Short enough for a column: 412ms, 3.4s, 12min, 3.5h, 4d."""
+    if seconds >= 48 * 3600:
+        return f"{seconds / 86400:.0f}d"
+    return duration(seconds).replace(" ", "")
+
+
 def ago(seconds: float) -> str:
     return "just now" if seconds < 1 else f"{duration(seconds)} ago"
 
@@ -82,9 +89,9 @@ def time_of(iso: str, zone: tzinfo | None) -> datetime:
         raise BadDocument(iso, "is no time") from None
 
 
-def moment(iso: str, zone: tzinfo | None = None) -> str:
+def moment(iso: str, zone: tzinfo | None = None, form: str = "%Y-%m-%d %H:%M:%S %Z") -> str:
     """`2026-11-18 07:05:00 CET`"""
-    return f"{time_of(iso, zone):%Y-%m-%d %H:%M:%S %Z}"
+    return time_of(iso, zone).strftime(form)
 
 
 def times_of(since: str, until: str, zone: tzinfo | None) -> tuple[str, str]:

@@ -14,11 +14,12 @@ from rich.segment import Segment
 from rich.text import Text
 
 from headgate.cli.documents import plain
-from headgate.cli.render import STYLES, Canvas, Marks, age_text, drawn, runs
+from headgate.cli.render import STYLES, Canvas, Marks, drawn, runs
 from headgate.history.starvation import Starved
 from headgate.history.timeline import MOSTLY
 from headgate.present.clients import (
     EVERYTHING,
+    NOBODY,
     SORTS,
     CheckCounts,
     ClientListing,
@@ -26,11 +27,12 @@ from headgate.present.clients import (
     Recent,
     Wanted,
     listing,
+    loud,
     seen_of,
 )
 from headgate.present.history import hour_words
 from headgate.present.starvation import starved_rows
-from headgate.present.words import per_s
+from headgate.present.words import age_text, per_s
 from headgate.tui import layout
 from headgate.tui.layout import (
     MARK_CELLS,
@@ -66,7 +68,7 @@ def draw(scene: Scene, ask: ViewRequest) -> ScreenPage:
     found = listed(scene.picture, ask.filter, ask.order, ask.as_tree)
     fixed = _above(found, ask, starved)
     if not found.rows:
-        none = f"no client matches {ask.filter!r}" if found.clients else "no client has checked yet"
+        none = f"no client matches {ask.filter!r}" if found.clients else NOBODY
         return ScreenPage([*fixed, Text(none, style="dim")])
     leads, name_cells = _leads(
         tuple(row.depth for row in found.rows), tuple(row.label for row in found.rows), canvas.marks
@@ -145,11 +147,11 @@ def _above(
     if ask.filter:
         line.append(f"  /{plain(ask.filter)}: {found.chosen:,} of them", style="bold yellow")
     is_low = ask.height < LOW_LINES
-    loud = starved_rows(starved)[: 1 if is_low else MAX_STARVED]
-    notes = [replace(one.note, steps=()) if is_low else one.note for one in loud]
+    first = starved_rows(starved)[: 1 if is_low else MAX_STARVED]
+    notes = [replace(one.note, steps=()) if is_low else one.note for one in first]
     parts: list[RenderableType] = [line, *([drawn(notes, ask.canvas)] if notes else [])]
-    if len(starved) > len(loud):
-        left = len(starved) - len(loud)
+    if len(starved) > len(first):
+        left = len(starved) - len(first)
         parts.append(Text(f"and {left} more: headgate starvation", style="dim"))
     return parts
 
@@ -189,9 +191,8 @@ class _Drawer(Struct, frozen=True):
         text = Text()
         if any(_is_about(one, row) for one in self.starved):
             text.append("STARVED ", style="bold red")
-        told = f"{word} {detail}".rstrip()
-        loud = told.replace("throttled", "THROTTLED", 1) if tone == "bad" else told
-        return text.append(plain(loud), style=STYLES[tone])
+        told = loud(f"{word} {detail}".rstrip(), tone).text
+        return text.append(plain(told), style=STYLES[tone])
 
     def about(self, row: ClientRow) -> list[RenderableType]:
         """Of the chosen one: what its row has no room for. Only rows on the screen are drawn."""

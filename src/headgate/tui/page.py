@@ -23,11 +23,11 @@ from headgate.cli.documents import plain
 from headgate.cli.pages import (
     INDENT,
     agent_line,
-    client_table,
     database_blocks,
 )
-from headgate.cli.render import Canvas, Marks, note_text
+from headgate.cli.render import Canvas, Marks, drawn, note_text
 from headgate.cli.tree import curves, shard_tree
+from headgate.present.clients import NOBODY, clients_table
 from headgate.present.metrics import UNSPOKEN
 from headgate.present.rules import not_here
 from headgate.present.shard import in_a_line
@@ -492,10 +492,10 @@ def _clients(
     picture: Picture, status: StatusDoc, canvas: Canvas, height: int
 ) -> list[RenderableType]:
     if not status.clients:
-        return [Text("no client has checked yet", style="dim")]
+        return [Text(NOBODY, style="dim")]
     clients = sorted(status.clients, key=_urgency)
     shown = clients[: max(1, height - 2)]
-    parts: list[RenderableType] = [client_table(shown, canvas, picture.rates)]
+    parts: list[RenderableType] = [drawn([clients_table(shown, picture.rates)], canvas)]
     if len(shown) < len(clients):
         parts.append(Text(f"and {len(clients) - len(shown)} more clients", style="dim"))
     return parts

@@ -28,13 +28,13 @@ from headgate.cli.api import Answered, Api, database_path
 from headgate.cli.documents import plain, read, read_list
 from headgate.cli.history import last_hour, unthrottled
 from headgate.cli.options import preview_line, reached_line
-from headgate.cli.pages import explain_page
 from headgate.cli.render import Canvas, drawn, marks_for
 from headgate.cli.rules import RULES, rule_path
 from headgate.client.routes import MAX_HOPS
 from headgate.errors import HeadgateError, InvalidRequest
 from headgate.history.api import TimelineDoc
 from headgate.present.budgets import explained_view
+from headgate.present.explain import explain_view
 from headgate.present.history import timeline_view
 from headgate.present.rules import changed_view
 from headgate.rules.api import ExplainDoc, RuleDoc, RulesDoc
@@ -464,7 +464,7 @@ def explained(api: Api, question: ExplainInput) -> Drawn:
     answer = read(ExplainDoc, asked.document)
     return lambda canvas: Group(
         *(Text(line, style="dim") for line in sent),
-        explain_page(answer, canvas),
+        drawn(explain_view(answer), canvas),
     )
 
 
