@@ -10,6 +10,7 @@ from pathlib import Path
 from headgate.base.assemble import faults_of, peer_access
 from headgate.base.clock import SystemClock
 from headgate.budgets.assemble import traffic_faults
+from headgate.check.reasons import quantity
 from headgate.errors import Fault, InvalidSettings, ProbeFailed
 from headgate.fleet.assemble import access_faults
 from headgate.history.assemble import webhook_of
@@ -90,7 +91,7 @@ async def _read_database(database: DatabaseSettings) -> list[MetricLook]:
 
 async def _read_metric(database: str, probes: DatabaseProbes, spec: MetricSpec) -> MetricLook:
     probe = probes.probe_for(spec)
-    threshold = f"{spec.comparison.value} {spec.threshold:g}"
+    threshold = f"{spec.comparison.value} {quantity(spec.threshold, spec.unit)}"
     value, detail, cause = None, "", ""
     try:
         # The first look connects, which a metric's own timeout does not allow for.

@@ -22,11 +22,12 @@ import msgspec
 
 from headgate.base.assemble import peer_access
 from headgate.base.clock import SystemClock
+from headgate.check.reasons import quantity
 from headgate.commands import discover_database, validated
 from headgate.errors import HeadgateError, InvalidSettings, PeerFailed, ProbeFailed
 from headgate.settings.agent import Settings, advice_on
 from headgate.settings.sections import AgentSettings, DatabaseSettings
-from headgate.settings.starter import Diagnosis, Discovery, amount
+from headgate.settings.starter import Diagnosis, Discovery
 from headgate.shard.peers import PeerAccess, open_link
 from headgate.version import VERSION
 
@@ -104,8 +105,8 @@ def _metrics(database: DatabaseSettings, seen: Discovery) -> Iterator[Diagnosis]
             says = f"has no value, so it rejects checks: {look.detail}"
             yield Diagnosis("fault", subject, says)
             continue
-        limit = f"{spec.comparison.value} {amount(spec.threshold, spec.unit)}"
-        value = f"{amount(look.value, spec.unit)} (rejects {limit})"
+        limit = f"{spec.comparison.value} {quantity(spec.threshold, spec.unit)}"
+        value = f"{quantity(look.value, spec.unit)} (rejects {limit})"
         if spec.breaches(look.value):
             yield Diagnosis(
                 "advice", subject, f"{value}: rejects checks now. {look.detail}".rstrip()

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 
 from headgate.check.answers import MetricDoc
 from headgate.cli.documents import plain, read
+from headgate.cli.render import note_text
 from headgate.present.metrics import absence_text, nearest
+from headgate.present.view import Note
 from headgate.present.words import age_text, ago
 from tests.cli import builders
 
@@ -43,3 +47,10 @@ def test_ages_are_short() -> None:
     assert shown == ["412ms", "3.4s", "10min", "2.5h", "5d"]
     assert ago(0.2) == "just now"
     assert ago(12.4) == "12.4 s ago"
+
+
+def test_a_time_in_a_sentence_is_local() -> None:
+    """A20"""
+    at = datetime(2026, 3, 1, 12, tzinfo=UTC).astimezone()
+    note = Note("advice", "", "it ends at 2026-03-01T12:00:00Z, after 1 h")
+    assert note_text(note).plain == f"advice  it ends at {at:%Y-%m-%d %H:%M:%S %Z}, after 1 h"

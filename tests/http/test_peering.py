@@ -266,6 +266,8 @@ def test_a_switchover_is_announced_by_an_operator_and_taken_back(served: Agent) 
     served.shards.handovers.clear()
     for body in ({"for": 60}, {"for": "soon"}, {"until": "60s"}):
         assert change(served, "POST", HANDOVER, body).status == 400
+    bare = change(served, "POST", HANDOVER, {"for": 60}).json["detail"]
+    assert bare.startswith("for is 60, which has no unit: 60s or 60m?; an example: ")
     for body in ({"for": "2h"}, {"for": "0s"}):
         assert change(served, "POST", HANDOVER, body).status == 422
     assert served.shards.handovers == []

@@ -179,6 +179,8 @@ def test_a_look_back_that_takes_too_long_is_ended_with_advice(
         ("since=1h&until=2h", 422, "later than since"),
         ("since=1h&step=0m", 422, "step"),
         ("since=366d&step=1m", 422, "step"),
+        ("since=30", 400, "since is 30, which has no unit: 30s or 30m?"),
+        ("step=5", 400, "step is 5, which has no unit: 5s or 5m?"),
         ("level=9", 400, "level"),
         ("app=a:%20", 400, "level"),
         ("ap=x", 400, "unknown parameter"),

@@ -204,9 +204,10 @@ def _found(found: Discovery) -> Iterator[Block]:
 
 
 def _metric_row(look: MetricLook, engine: Engine) -> tuple[str, ...]:
+    from headgate.check.reasons import quantity
     from headgate.metrics.settings import parse_metric_settings
     from headgate.present.view import DASH
-    from headgate.settings.starter import OFFERED, amount
+    from headgate.settings.starter import OFFERED
 
     spec = parse_metric_settings(look.metric, {}, engine)
     if look.value is None:
@@ -219,8 +220,8 @@ def _metric_row(look: MetricLook, engine: Engine) -> tuple[str, ...]:
     note = "as a comment: remove its # to use it" if look.metric in OFFERED else ""
     if spec.breaches(look.value) and not note:
         note = "rejects now: choose a threshold that fits, or find out why"
-    limit = f"{spec.comparison.value} {amount(spec.threshold, spec.unit)}"
-    return look.metric, amount(look.value, spec.unit), limit, note
+    limit = f"{spec.comparison.value} {quantity(spec.threshold, spec.unit)}"
+    return look.metric, quantity(look.value, spec.unit), limit, note
 
 
 def _show_document(found: Discovery, output: Path, secret: Path | None) -> None:

@@ -165,6 +165,7 @@ def _unread(path: Path, readings: Iterable[MetricLook]) -> Iterator[LintNote]:
 def show_notes(
     path: Path, notes: list[LintNote], *, as_json: bool, readings: Sequence[MetricLook] = ()
 ) -> None:
+    from headgate.check.reasons import quantity
     from headgate.cli.output import console, show_json
 
     if as_json:
@@ -180,10 +181,9 @@ def show_notes(
     target = console()
     for one in readings:
         if one.value is not None:
-            unit = f" {one.unit}" if one.unit else ""
             detail = f"  {one.detail}" if one.detail else ""
-            limit = f"threshold {one.threshold}{unit}"
-            shown = f"{one.database}/{one.metric}: {one.value:.4g}{unit}  ({limit}){detail}"
+            value = quantity(one.value, one.unit)
+            shown = f"{one.database}/{one.metric}: {value}  (threshold {one.threshold}){detail}"
             target.print(shown, soft_wrap=True, markup=False, highlight=False)
     for note in notes:
         target.print(_line(path, note), soft_wrap=True)

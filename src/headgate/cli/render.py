@@ -6,6 +6,7 @@ messages come from elsewhere, and every cell is a Text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -57,6 +58,14 @@ def local_time(text: str, form: str = "%Y-%m-%d %H:%M:%S %Z") -> str:
         return datetime.fromisoformat(text).astimezone().strftime(form)
     except ValueError:
         return plain(text)
+
+
+def in_local_time(text: str) -> str:
+    """Times that the agent wrote into a sentence, which it writes in UTC."""
+    return _UTC.sub(lambda found: local_time(found[0]), text)
+
+
+_UTC = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 
 
 # --- bars and curves ---------------------------------------------------------------------------
@@ -298,7 +307,7 @@ def note_text(note: Note) -> Text:
     word = plain(note.word)
     shown = word.upper() if note.tone in ("good", "warned", "bad", "unknown") else word
     head = Text().append(shown, style=STYLES[note.tone] or "yellow")
-    return head.append(f"  {plain(note.says)}" if note.says else "")
+    return head.append(f"  {plain(in_local_time(note.says))}" if note.says else "")
 
 
 def _table(table: view.Table, canvas: Canvas) -> Table:

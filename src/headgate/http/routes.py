@@ -22,6 +22,7 @@ from urllib.parse import urlencode
 import msgspec
 from starlette.requests import Request
 
+from headgate.base.units import BARE
 from headgate.changes.api import MAX_N
 from headgate.changes.reach import NAME
 from headgate.check.questions import APP_SCHEMA, DATABASE_SCHEMA, about
@@ -295,7 +296,17 @@ def _misread(name: str, text: Any, schema: Mapping[str, Any]) -> InvalidRequest:
         return InvalidRequest(f"{name} is missing: {told or wanted(schema)}", field=name)
     if isinstance(text, list):
         return InvalidRequest(f"{len(text)} of {name} are given, {wanted(schema)}", field=name)
+    if told := unitless(text, schema):
+        return InvalidRequest(f"{name} {told}", field=name)
     return InvalidRequest(f"{name} is {text[:MAX_SHOWN]!r}, {wanted(schema)}", field=name)
+
+
+def unitless(value: object, schema: Mapping[str, Any]) -> str:
+    """Of a number where a time belongs: what it could mean; empty for anything else."""
+    text = str(value)
+    if not BARE.fullmatch(text) or not re.search(schema.get("pattern", "$^"), f"{text}m"):
+        return ""
+    return f"is {text}, which has no unit: {text}s or {text}m?"
 
 
 def wanted(schema: Mapping[str, Any]) -> str:
@@ -335,5 +346,9 @@ async def _read_body(route: Route, request: Request) -> Any:
     except msgspec.ValidationError as error:
         like = json.dumps(route.sends, ensure_ascii=False)
         place = _AT.search(str(error)) or _MISSING.search(str(error))
-        message = f"the body is not valid: {error}; an example: {like}"
-        raise InvalidRequest(message, field=place and place[1]) from None
+        name = place[1] if place else ""
+        _, components = msgspec.json.schema_components([route.body], ref_template="{name}")
+        schema = components[route.body.__name__]["properties"].get(name, {})
+        told = unitless(raw.get(name), schema)
+        message = f"{name} {told}" if told else f"the body is not valid: {error}"
+        raise InvalidRequest(f"{message}; an example: {like}", field=name or None) from None
