@@ -201,7 +201,7 @@ _BUDGET: Mapping[str, CommandRow] = {
     ),
     "explain": CommandRow(
         "budget:explain",
-        "Explain whether a statement would run now, by which rule and budget, and what would help.",
+        "Explain whether a statement would run, by which rule and budget, and what would help.",
     ),
     "replay": CommandRow(
         "budget:replay",
