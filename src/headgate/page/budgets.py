@@ -22,7 +22,7 @@ from headgate.page.budgets_changes import (
     policy_of,
     policy_path,
 )
-from headgate.page.changes import revision_made
+from headgate.page.changes import copies_made, revision_made
 from headgate.page.shell import POLL_S, Visit, page, part
 from headgate.present.budgets import (
     CAPS,
@@ -232,7 +232,7 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             every_s=MANY_POLL_S if policy.budgets_total > MANY else POLL_S,
             slow_s=SLOW_POLL_S,
             done=await revision_made(visit, visit.query.get("done", "")),
-            copies=_copies(visit),
+            copies=copies_made(visit),
             seconds=seconds,
         )
 
@@ -264,7 +264,7 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             row=row_of(budget),
             slow_s=SLOW_POLL_S,
             done=await revision_made(visit, visit.query.get("done", "")),
-            copies=_copies(visit),
+            copies=copies_made(visit),
             seconds=seconds,
             advised=advice_told,
         )
@@ -305,13 +305,6 @@ class BudgetsPage(BudgetDrafts, BudgetChanges):
             budget=budget,
             slow_s=SLOW_POLL_S,
         )
-
-
-def _copies(visit: Visit) -> str:
-    """Of a change for a shard: how many of its agents have it."""
-    have, of = visit.query.get("have", ""), visit.query.get("of", "")
-    is_told = all(one.isdecimal() and len(one) < 5 for one in (have, of)) and of != "0"
-    return f"{have} of {of} replicas have a copy." if is_told else ""
 
 
 def _answered(visit: Visit, whole: str, live: str, **context: Any) -> Response:

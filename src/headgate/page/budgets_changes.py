@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
+from urllib.parse import urlencode
 
 import msgspec
 from starlette.responses import Response
@@ -44,6 +45,7 @@ from headgate.page.budgets_form import (
     stepped,
     used_by,
 )
+from headgate.page.changes import copies_query
 from headgate.page.shell import Visit, moved, page, part
 from headgate.present.budgets import advice_told, seconds
 from headgate.present.words import age
@@ -133,9 +135,7 @@ def done_path(database: str, name: str, change: PolicyChangeDoc) -> str:
     """Where to go after a change: its result is shown there."""
     where = f"/budgets/{in_path(database)}"
     where += f"/{in_path(name)}" if name and change.budget is not None else ""
-    copies = change.copies
-    told = "" if copies is None else f"&have={copies.have}&of={copies.of}"
-    return f"{where}?done={change.revision}{told}"
+    return f"{where}?{urlencode({'done': change.revision, **copies_query(change.copies)})}"
 
 
 # --- steps --------------------------------------------------------------------------------------

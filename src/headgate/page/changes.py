@@ -15,6 +15,7 @@ from headgate.changes.api import (
     ChangeRevisionsDoc,
     ChangeRevisionWholeDoc,
 )
+from headgate.changes.exchange_api import CopiesDoc
 from headgate.changes.model import Sort
 from headgate.check.api import StatusDoc
 from headgate.errors import InvalidRequest
@@ -87,6 +88,18 @@ async def revision_made(visit: Visit, n: str) -> ChangeRevisionDoc | None:
     except ApiRejected:
         return None
     return doc.about
+
+
+def copies_query(copies: CopiesDoc | None) -> dict[str, str]:
+    """For the address of the page that says what became of a change (`copies_made`)."""
+    return {} if copies is None else {"have": str(copies.have), "of": str(copies.of)}
+
+
+def copies_made(visit: Visit) -> str:
+    """Of a change for a shard: how many of its agents had it when it was acknowledged."""
+    have, of = visit.query.get("have", ""), visit.query.get("of", "")
+    is_told = all(one.isdecimal() and len(one) < 5 for one in (have, of)) and of != "0"
+    return f"{have} of {of} replicas have a copy." if is_told else ""
 
 
 async def _rolled_back(visit: Visit, n: int, only: str, **more: Any) -> ChangeMadeDoc:

@@ -20,6 +20,7 @@ from headgate.check.api import AuditsDoc
 from headgate.errors import InvalidRequest
 from headgate.fleet.api import ReachedDoc
 from headgate.page.api import NO_QUERY, ApiRejected, Query, in_path
+from headgate.page.changes import copies_made, copies_query
 from headgate.page.rules_form import (
     NO_FAULTS,
     OTHERS,
@@ -340,11 +341,8 @@ def _done(visit: Visit, act: RuleAction, before: RuleDoc, docs: Sequence[RuleDoc
 
 def done_path(act: str, docs: Sequence[RuleDoc], undo: str = "") -> str:
     """The page that says what happened."""
-    copies = docs[0].copies
-    said = {"done": act, "rule": docs[0].id}
-    said |= {"undo": undo} if undo else {}
-    said |= {} if copies is None else {"have": str(copies.have), "of": str(copies.of)}
-    return f"/rules?{urlencode(said)}"
+    said = {"done": act, "rule": docs[0].id, **({"undo": undo} if undo else {})}
+    return f"/rules?{urlencode(said | copies_query(docs[0].copies))}"
 
 
 def _has_copies(docs: Sequence[RuleDoc]) -> str:
@@ -387,7 +385,5 @@ async def told_done(visit: Visit) -> Done | None:
         return None
     if (doc.state == "ended") is not (act.name == "lift"):
         return None
-    have, of = visit.query.get("have", ""), visit.query.get("of", "")
-    is_told = have.isdecimal() and of.isdecimal() and len(have + of) < 8
-    copies = f" {have} of {of} replicas have a copy." if is_told else ""
-    return _told(act, [doc], visit.query.get("undo", ""), copies)
+    copies = copies_made(visit)
+    return _told(act, [doc], visit.query.get("undo", ""), f" {copies}" if copies else "")
