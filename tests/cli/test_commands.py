@@ -373,6 +373,8 @@ def test_a_member_is_skipped_and_counts_again(scripted: ScriptedAgent, run: Run)
     ran = run("shard", "unskip", "main", "db-b")
     assert (ran.code, scripted.heard[-1].method) == (0, "DELETE")
     assert "COUNTS AGAIN  db-b of main" in ran.out
+    assert "WOULD COUNT AGAIN" in run("shard", "unskip", "main", "db-b", "--dry-run").out
+    assert scripted.heard[-1].query == {"dry_run": "true"}
 
 
 def test_skipping_the_last_replica_warns_and_asks_first(scripted: ScriptedAgent, run: Run) -> None:
@@ -386,7 +388,9 @@ def test_skipping_the_last_replica_warns_and_asks_first(scripted: ScriptedAgent,
     assert "headgate metrics set main lag empty=admit --for 30m" in told
     assert [one.method for one in scripted.heard] == ["GET"]
     assert run("shard", "skip", "main", "db-b", "--reason", "rebuild", "--yes").code == 0
-    assert run("shard", "skip", "main", "db-b", "--reason", "rebuild", "--dry-run").code == 0
+    ran = run("shard", "skip", "main", "db-b", "--reason", "rebuild", "--dry-run")
+    assert (ran.code, scripted.heard[-1].query) == (0, {"dry_run": "true"})
+    assert "only replica" in " ".join(ran.err.split()) and "WOULD SKIP" in ran.out
 
 
 def test_a_skip_needs_a_reason_and_a_time(scripted: ScriptedAgent, run: Run) -> None:

@@ -271,6 +271,20 @@ def test_a_hopeless_replica_is_marked_and_counted() -> None:
     assert "1 hopeless: db-b" in in_short(doc, rows)
 
 
+def test_a_replica_without_a_metric_that_none_can_have_is_healthy() -> None:
+    """A12: a standby takes no commits. Without lag it is not."""
+    gap: dict[str, Any] = {"state": "unavailable", "value": None, "cause": "unsupported"}
+    for name, word in (("commit_delay", "healthy"), ("lag", "unavailable")):
+        readings = [reading("pool_usage"), reading(name, **gap)]
+        asides: dict[str, Any] = {"asides": {name: "no such"}}
+        asides["aside_kinds"] = {name: "unsupported"}
+        doc = shard(seat("db-a"), seat("db-b", readings=readings, **asides))
+        [row] = [row for row in tree(doc) if row.member.member == "db-b"]
+        assert row.word == word
+        assert any("skipped for" in note.text for note in row.notes) == (name == "lag")
+        assert any(name in told for told in without(doc, "db-b")) == (name == "lag")
+
+
 def test_nobody_is_lost_or_listed_twice_where_two_replicate_from_each_other() -> None:
     doc = shard(seat("db-a"), seat("db-b", "db-c"), seat("db-c", "db-b"), seat("db-d", "gone"))
     names = [row.member.member for row in tree(doc)]

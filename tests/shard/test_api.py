@@ -215,6 +215,14 @@ def test_a_skipped_member_is_shown_with_why_and_until_when() -> None:
     assert line == "main: db-b is skipped for lag, x: missing for 11 min: rejected"
 
 
+def test_a_metric_that_a_standby_cannot_have_is_no_advice() -> None:
+    """A12: it would be there for as long as the standby is."""
+    asides = {"commit_delay": "a standby takes no commits", "lag": "no replication"}
+    kinds = dict.fromkeys(asides, "unsupported")
+    [line] = told(member(asides=asides, aside_kinds=kinds))
+    assert line == "main: db-b is skipped for lag: no replication"
+
+
 def test_a_hopeless_replica_is_reported_loudly_and_once() -> None:
     """B9"""
     [line] = told(member(asides={"lag": "hopeless, skipped 5 min ago: …"}, hopeless=("lag",)))

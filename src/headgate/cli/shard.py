@@ -16,6 +16,7 @@ from headgate.cli.options import (
     OnHost,
     ReachOptions,
     Yes,
+    confirm,
     lasts_option,
 )
 
@@ -81,31 +82,32 @@ def skip(
     """
     from headgate.cli.api import database_path
 
-    if not (yes or dry_run):
-        _confirm_last(agent, database, member)
+    if not yes and _warned_of_last(agent, database, member) and not dry_run:
+        confirm(f"Skip {member} all the same?")
     settings = {"for": duration, "reason": reason}
     reach = ReachOptions(host=host).said
-    query = {**({} if reach is None else {"reach": reach}), **_dry_run(dry_run)}
     path = database_path(database, "shard", "skips", member)
-    changed = agent.connect().change("PUT", path, settings, query=query)
+    changed = agent.connect().change(
+        "PUT", path, settings, query={} if reach is None else {"reach": reach}, dry_run=dry_run
+    )
     told = f"{member} of {database} for {settings['for']}: {reason}"
     _show(changed, "WOULD SKIP" if dry_run else "SKIPPED", told, agent.as_json)
 
 
-def _confirm_last(agent: AgentOptions, database: str, member: str) -> None:
+def _warned_of_last(agent: AgentOptions, database: str, member: str) -> bool:
     from headgate.cli.api import database_path
     from headgate.cli.documents import read
-    from headgate.cli.options import confirm
     from headgate.cli.output import canvas_of, console
     from headgate.cli.render import drawn
     from headgate.present.shard import last_replica
     from headgate.shard.api import ShardDoc
 
     doc = read(ShardDoc, agent.connect().get(database_path(database, "shard")).document)
-    if (note := last_replica(doc, member)) is not None:
+    note = last_replica(doc, member)
+    if note is not None:
         target = console(sys.stderr)
         target.print(drawn([note], canvas_of(target)))
-        confirm(f"Skip {member} all the same?")
+    return note is not None
 
 
 def unskip(
@@ -119,7 +121,7 @@ def unskip(
     from headgate.cli.api import database_path
 
     path = database_path(database, "shard", "skips", member)
-    changed = agent.connect().change("DELETE", path, query=_dry_run(dry_run))
+    changed = agent.connect().change("DELETE", path, dry_run=dry_run)
     done = "WOULD COUNT AGAIN" if dry_run else "COUNTS AGAIN"
     _show(changed, done, f"{member} of {database}", agent.as_json)
 
@@ -198,10 +200,6 @@ def wake(database: DatabaseArgument, *, agent: AgentOptions) -> None:
 
 
 # --- steps -----------------------------------------------------------------------------------
-
-
-def _dry_run(given: bool) -> dict[str, str]:
-    return {"dry_run": "true"} if given else {}
 
 
 def _show(changed: Answered, done: str, told: str, as_json: bool) -> None:

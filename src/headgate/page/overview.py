@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from starlette.responses import Response
@@ -77,7 +77,7 @@ from headgate.present.status import (
 from headgate.present.view import Note, Tone
 from headgate.present.words import ADVICE, advice_of
 from headgate.rules.api import RulesDoc
-from headgate.shard.api import MemberDoc, ShardDoc
+from headgate.shard.api import MemberDoc, ShardDoc, is_without
 from headgate.shard.routes import WokenDoc
 
 T = TypeVar("T")
@@ -438,7 +438,7 @@ class MemberChanges:
         rows = [row for row in tree(doc) if row.member.member == name]
         about: dict[str, Any] = {
             "row": rows[0],
-            "readings": metric_rows(database, rows[0].member.readings, {}),
+            "readings": _readings(database, rows[0].member),
             "sparks": await self._hours.sparks(visit, database, rows),
             "facts": facts(rows[0].member, doc),
             "changed": await _audit(visit, (name,), "skip"),
@@ -472,6 +472,16 @@ async def _rejected(visit: Visit, database: str, name: str) -> list[RejectedClie
     except ApiRejected:  # History is away, as the page's top says.
         return []
     return rejected_by(found, name)[:MAX_CLIENTS]
+
+
+def _readings(database: DatabaseDoc, member: MemberDoc) -> list[MetricRow]:
+    rows = metric_rows(database, member.readings, {})
+    return [
+        replace(row, word="not on this server", tone="")
+        if is_without(member, row.now.metric)
+        else row
+        for row in rows
+    ]
 
 
 async def _audit(visit: Visit, targets: Sequence[str], kind: str) -> list[AuditLine]:

@@ -21,7 +21,7 @@ from headgate.present.metrics import (
 )
 from headgate.present.view import Note, Said, Step, Tone
 from headgate.present.words import age
-from headgate.shard.api import MemberDoc, ShardDoc
+from headgate.shard.api import MemberDoc, ShardDoc, is_without
 
 LAG = "lag"
 MAX_NAMED = 5
@@ -66,7 +66,8 @@ def without(doc: ShardDoc, member: str) -> list[str]:
     """What each metric's worst value would be, were this member skipped."""
     mine = next((m for m in doc.members if m.member == member), None)
     others = [m for m in doc.members if m.member != member and m.skip is None]
-    return [_next_worst(others, reading) for reading in (mine.readings if mine else ())]
+    readings = (r for r in mine.readings if not is_without(mine, r.metric)) if mine else ()
+    return [_next_worst(others, reading) for reading in readings]
 
 
 def last_replica(doc: ShardDoc, member: str) -> Note | None:
@@ -205,7 +206,7 @@ def _state(member: MemberDoc) -> tuple[str, Tone]:
         return "breached", "bad"
     if member.activity == "hibernating" or any(r.state == "idle" for r in own):
         return member.activity or "idle", ""
-    if any(r.state == "unavailable" for r in own):
+    if any(r.state == "unavailable" and not is_without(member, r.metric) for r in own):
         return "unavailable", "bad"
     return ("no role", "warned") if member.role is None else (HEALTHY, "good")
 
@@ -270,7 +271,7 @@ def _asides(member: MemberDoc) -> Iterator[Said]:
         return
     by_why: dict[str, list[str]] = {}
     for metric, why in member.asides.items():
-        if metric not in member.hopeless:
+        if metric not in member.hopeless and not is_without(member, metric):
             by_why.setdefault(why, []).append(metric)
     for why, metrics in by_why.items():
         yield Said(f"skipped for {', '.join(sorted(metrics))}: {why}", "warned")

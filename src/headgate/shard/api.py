@@ -458,11 +458,17 @@ def _aside(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
         return
     metrics_by_why: dict[str, list[str]] = {}
     for metric, why in member.asides.items():
-        if metric in member.hopeless:
+        if metric in member.hopeless or is_without(member, metric):
             continue
         metrics_by_why.setdefault(why, []).append(metric)
     for why, metrics in metrics_by_why.items():
         yield f"{member.member} is skipped for {', '.join(sorted(metrics))}: {why}"
+
+
+def is_without(member: MemberDoc, metric: str) -> bool:
+    """Its server cannot have this metric, and nothing is wrong: a standby takes no commits. Lag is
+    what a replica is watched for."""
+    return metric != "lag" and member.aside_kinds.get(metric) == "unsupported"
 
 
 def _newcomer(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
