@@ -74,6 +74,6 @@ def test_what_does_not_fit_is_reported_in_its_unit(read: object, value: object, 
         read(value)
 
 
-@pytest.mark.parametrize("text", ["250ms", "90s", "12h", "30d", "10m", "1h"])
+@pytest.mark.parametrize("text", ["1us", "250ms", "90s", "12h", "30d", "10m", "1h"])
 def test_a_duration_is_written_as_it_is_read(text: str) -> None:
     assert duration_text(parse_seconds(text)) == text

@@ -210,6 +210,8 @@ class TestLint:
         [
             ("commit_delay", {"threshold": "100ms"}, []),
             ("commit_delay", {"threshold": "20ms"}, ["undersampled"]),
+            # No interval would do: the threshold is what is odd.
+            ("commit_delay", {"threshold": "1us"}, ["far-threshold"]),
             ("lag", {"threshold": "5s", "interval_s": 2.2}, ["undersampled"]),
             ("pool_usage", {"interval_s": 2}, []),
             ("pool_usage", {"interval_s": 3}, ["undersampled"]),

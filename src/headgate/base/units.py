@@ -135,7 +135,7 @@ def parse_share(text: str) -> float:
 
 def duration_text(seconds: float) -> str:
     """As it would be written: `250ms`, `90s`, `12h`, `30d`."""
-    for unit in ("d", "h", "m", "s", "ms"):
+    for unit in ("d", "h", "m", "s", "ms", "us"):
         amount = seconds * 1_000_000 / SECONDS[unit]
         if amount >= 1 and amount == int(amount) and (unit != "m" or amount > 1):
             return f"{int(amount)}{unit}"

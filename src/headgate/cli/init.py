@@ -196,7 +196,7 @@ def _found(found: Discovery) -> Iterator[Block]:
     for grant in grants:
         yield line(f"  {grant}")
     if grants:
-        yield line("Then run init again: it writes more metrics to the file.")
+        yield line("Then run init again, with its files out of the way: it finds more metrics.")
     if found.heartbeat_table:
         yield line(f"heartbeat table {found.heartbeat_table}: lag can be read from it")
     rows = [_metric_row(look, found.engine) for look in found.looks]

@@ -148,6 +148,7 @@ def _far_threshold(spec: MetricSpec, raw: Mapping[str, object], place: str) -> l
 
 OVERSAMPLE = 2.5
 """Probes within the time that must be noticed, at least; up to twice as many are useful."""
+MIN_INTERVAL_S = 0.01
 SLOW_INTERVAL_S = 10.0
 """Of a metric without a time of its own: an incident of a minute would be seen a few times."""
 
@@ -159,8 +160,8 @@ def _sampling(spec: MetricSpec, place: str) -> list[Advice]:
     longest_s = spec.threshold / OVERSAMPLE if is_time else SLOW_INTERVAL_S
     if spec.name == "pool_usage":
         longest_s = 2.0  # A pool fills up in seconds.
-    # Half a percent of room, for thresholds that are no round number.
-    if spec.interval_s <= longest_s * 1.005:
+    # Half a percent of room, for thresholds that are no round number. No probe is that frequent.
+    if spec.interval_s <= longest_s * 1.005 or spec.threshold < MIN_INTERVAL_S:
         return []
     if is_time:
         message = (
