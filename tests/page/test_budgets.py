@@ -415,7 +415,7 @@ def test_rules_come_and_go_one_by_one() -> None:
 
 def test_a_proposal_leaves_room_and_has_a_free_name() -> None:
     found = proposed("x", {"username": "a"}, Used(0.2, 1.4, dearest=3.0))
-    assert found.values == {"rate": "30", "capacity": "1200", "max_workers": "3"}
+    assert found.values == {"rate": "30%", "capacity": "12s", "max_workers": "3"}
     assert proposed("x", {}, Used(None)).values == {}
     assert name_for({"username": "Ann B"}) == "ann-b" and name_for({"username": "…"}) == "budget"
     assert free_name("a", ["a", "a-2", "b"]) == "a-3" and free_name("a", []) == "a"

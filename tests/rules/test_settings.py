@@ -280,7 +280,7 @@ def measured(database: str) -> Mapping[str, KnownMetric]:
 @pytest.mark.parametrize(
     ("raw", "told"),
     [
-        (tight(lag="1us"), "rule.thresholds.lag: is 0.000001s for all clients, less than 1%"),
+        (tight(lag="1us"), "rule.thresholds.lag: is 1us for all clients, less than 1%"),
         (tight(lag="49ms"), "set 50ms or more"),
         (tight(lag="1.9s"), "lag is 2s on main now"),
         ({"target": "all", "ratio": 0.9999}, "rule.ratio: is 0.9999 on `all`, at most 0.999"),

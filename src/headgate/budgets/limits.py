@@ -307,7 +307,7 @@ BUDGET_SETTINGS: dict[str, LimitSetting] = {
         ),
         _thousandths(
             "capacity", "capacity_mpcts", "Burst limit: how much it may use at once, as debt "
-            "that drains at `rate`. 100 is one second of the whole server. 0 blocks everything.",
+            "that drains at `rate`. `2s` is two seconds of all CPUs. 0 blocks everything.",
             **_SERVER_SECONDS,
         ),
         _thousandths(

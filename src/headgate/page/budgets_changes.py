@@ -355,7 +355,7 @@ class BudgetDrafts:
             draft = _measuring(await _names(visit, policy, MEASURING))
             return await self._previewed(visit, draft, None, policy)
         if not match:
-            draft = BudgetForm(rules=(BudgetRuleForm(),), values={"rate": "20", "capacity": "200"})
+            draft = BudgetForm(rules=(BudgetRuleForm(),), values={"rate": "20%", "capacity": "2s"})
             return await self._form(visit, draft, None, policy)
         draft = await _proposal(visit, policy, match)
         return await self._previewed(visit, draft, None, policy)

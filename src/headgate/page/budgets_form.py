@@ -17,6 +17,8 @@ from headgate.budgets.limits import (
     MAX_COMMENT_CHARS,
     MAX_SERVER_SECONDS,
     LimitSetting,
+    amount_of,
+    amount_told,
 )
 from headgate.budgets.policy import MAX_CONDITIONS, SYSTEM_KEYS, is_tag
 
@@ -41,7 +43,7 @@ class FieldGroup:
 
 FIRST = FieldGroup(
     "Limits",
-    "Blank: unlimited. 0 blocks everything. A burst limit of 100 is one second of the server.",
+    "Blank: unlimited. 0 blocks everything. A burst limit of 2s is two seconds of all CPUs.",
     ("rate", "capacity", "max_workers"),
 )
 """What most budgets need; the others are below "More"."""
@@ -68,7 +70,7 @@ LABELS = {
     "epoch": "epoch",
     "expires_at": "ends at",
 }
-UNITS = {"rate": "% of all CPUs", "capacity": "% s", "max_workers": ""}
+UNITS = dict.fromkeys(("rate", "capacity", "burst"), "of all CPUs") | {"max_workers": ""}
 KEYS = (*SYSTEM_KEYS, "tag.controller", "tag.action", "tag.job")
 
 
@@ -130,7 +132,7 @@ class BudgetFormFaults:
 def draft_of(settings: Mapping[str, Any]) -> BudgetForm:
     """Of a budget as it is."""
     values = {
-        name: _shown(settings[name])
+        name: _shown(amount_told(name, settings[name]))
         for name in BUDGET_SETTINGS
         if name in settings and name != "name"
     }
@@ -213,9 +215,14 @@ def _filled(draft: BudgetForm) -> list[BudgetRuleForm]:
 
 
 def _typed(setting: LimitSetting, text: str) -> Any:
-    if setting.low is None or not _NUMBER.fullmatch(text):
+    if setting.low is None:
+        return text
+    if _NUMBER.fullmatch(text):
+        return float(text) if "." in text else int(text)
+    try:
+        return amount_of(setting.kind, text)
+    except (KeyError, ValueError):
         return text  # Its reader says what it should be.
-    return float(text) if "." in text else int(text)
 
 
 def changes_of(draft: BudgetForm, before: Mapping[str, Any]) -> dict[str, Any]:
@@ -269,7 +276,8 @@ def proposed(name: str, match: Mapping[str, str], used: Used, about: str = "") -
     if used.share is not None:
         rate = min(100.0, max(1.0, math.ceil(round(HEADROOM * used.share * 1000, 6)) / 10))
         holds = min(MAX_SERVER_SECONDS, max(rate * SETTLES_S, math.ceil(400 * used.dearest)))
-        values |= {"rate": f"{rate:g}", "capacity": f"{holds:g}"}
+        limits = {"rate": rate, "capacity": holds}
+        values |= {name: amount_told(name, value) for name, value in limits.items()}
     if used.running is not None:
         # An average says nothing about two at the same time.
         values["max_workers"] = str(max(2, math.ceil(HEADROOM * used.running)))

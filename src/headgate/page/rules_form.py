@@ -16,6 +16,7 @@ from urllib.parse import urlencode
 
 import msgspec
 
+from headgate.base.declared import parse_date_time
 from headgate.page.api import ApiRejected
 from headgate.page.shell import in_zone, zone
 from headgate.present.rules import schedule_text
@@ -94,6 +95,8 @@ _OF_SOME = frozenset(field for kind in KINDS.values() for field in kind.fields)
 _LAID_OUT = {"id", "target", "kind", "reason", "database", "for", "expires_at", "schedule"}
 OTHERS = tuple(row for name, row in RULE_SETTINGS.items() if name not in _LAID_OUT | _OF_SOME)
 """Settings that the form has no layout for: each is a field by its name and meaning."""
+MOMENTS = frozenset(row.name for row in OTHERS if row.read is parse_date_time)
+"""Those of them that are a date and time: the form has them in the browser's zone."""
 _TEXTS = (
     *("id", "target", "over", "order", "justification", "reason", "database", "reach"),
     *(row.name for row in OTHERS),
@@ -109,6 +112,7 @@ def body_of(fields: Fields) -> dict[str, Any]:
     said = {name: value.strip() for name, value in fields.items() if value.strip()}
     body: dict[str, Any] = {} if kind.name == FAVOR else {"kind": kind.name}
     body |= {name: said[name] for name in _TEXTS if name in said and _has(kind, name)}
+    body |= {name: in_zone(said[name]) for name in MOMENTS if name in said}
     body |= {name: number(said[name]) for name in _NUMBERS if name in said and _has(kind, name)}
     if "metrics" in kind.fields and (names := _below("metrics", said)):
         body["metrics"] = list(names)
@@ -180,7 +184,8 @@ def fields_of(query: Fields) -> dict[str, str]:
     fields |= _spread_schedule(query.get("schedule", ""))
     fields.setdefault("end", "until" if fields.get("expires_at") else "for")
     fields.setdefault("for", DEFAULT_FOR)
-    fields["expires_at"] = _local(fields.get("expires_at", ""))
+    for name in ("expires_at", *MOMENTS):
+        fields[name] = _local(fields.get(name, ""))
     return fields
 
 

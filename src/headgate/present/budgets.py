@@ -364,7 +364,7 @@ def policy_view(policy: PolicyDoc, rates: Rates | None = None) -> list[Block]:
     head: list[Block] = [_head(policy), *_exempt(policy), *remarks(policy), *troubles(policy)]
     told = advice_lines(policy.advice, MAX_ADVICE)
     if not policy.budgets:
-        create = f"headgate budget create {policy.database} etl rate=20 capacity=200"
+        create = f"headgate budget create {policy.database} etl rate=20% capacity=2s"
         first = f"no budget yet; the first one only warns: {create} --match username=etl"
         return [*head, line(Said(first, "quiet")), *told]
     rows = rows_of(policy.budgets)

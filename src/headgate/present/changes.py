@@ -33,6 +33,7 @@ MAX_LINES = 100
 MAX_VALUE_CHARS = 160
 BOOKKEEPING = frozenset(
     {"created_at", "created_by", "set_at", "ruled_at", "ruled_s", "rule_time", "id", "name"}
+    | {"who", "set_wall_s"}
 )
 """What an entry of the audit says itself, or an agent notes for itself."""
 _NAMED = {Log.AGENT: "this agent", Log.FLEET: "the fleet"}

@@ -156,6 +156,7 @@
         this.#push(before + 1, null, 0);
       }
       this.#push(at, value, row.dataset.state === "breached" ? 1 : 0);
+      this.breached = row.dataset.state === "breached";
       this.latest.textContent = value === null ? (row.dataset.state === "disabled" ? "off" : "no value") : shown(value, this.unit);
       this.element.classList.toggle("bad", row.dataset.state === "breached" || row.dataset.state === "unavailable");
     }
@@ -339,7 +340,7 @@
       }
       this.told = peak < 0
         ? `No value is kept of the last ${range}.`
-        : `Highest ${shown(m.high[peak], this.unit)} at ${hhmm(m.at[peak])}; ${bad > 0 ? `above its threshold for ${bad < 1 ? "less than a minute" : `${Math.round(bad)} min`}` : "never above its threshold"}.`;
+        : `Highest ${shown(m.high[peak], this.unit)} at ${hhmm(m.at[peak])}; ${bad > 0 ? `above its threshold for ${bad < 1 ? "less than a minute" : `${Math.round(bad)} min`}` : this.breached ? "above its threshold now" : "never above its threshold"}.`;
       this.summary.textContent = this.told;
       this.#describe();
     }
