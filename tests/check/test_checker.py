@@ -47,10 +47,11 @@ class World:
         self.board.place("main", self.spec, at=0.0)
         self.lag(1.0)
         self.recorder = Recorder(max_clients=100)
+        self.demands = Demands(self.clock)
         self.checker = Checker(
             self.board,
             self.recorder,
-            Demands(self.clock),
+            self.demands,
             self.clock,
             roll,
             anonymous_may_pass=False,

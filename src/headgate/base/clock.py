@@ -11,12 +11,13 @@ from pathlib import Path
 from headgate.metrics.samples import BootInstant, Instant
 
 _monotonic, _wall = time.monotonic, time.time  # noqa: TID251 -- the clock
+_made = tuple.__new__
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class SystemClock:
     def now(self) -> Instant:
-        return Instant(_monotonic(), _wall())
+        return _made(Instant, (_monotonic(), _wall()))  # Half the time of Instant(…).
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)

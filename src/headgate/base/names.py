@@ -16,12 +16,14 @@ from headgate.errors import InvalidName
 
 MAX_IDENTITY_CHARS = 256
 MAX_IDENTITY_TOKENS = 8
+MAX_LEVEL_CHARS = 128
 MAX_METRIC_CHARS = 63
 
-_TOKEN = re.compile(r"[\w.@+=/~%-]{1,128}")
+_TOKEN = re.compile(rf"[\w.@+=/~%-]{{1,{MAX_LEVEL_CHARS}}}")
 _IDENTITY = re.compile(rf"{_TOKEN.pattern}(?::{_TOKEN.pattern}){{0,{MAX_IDENTITY_TOKENS - 1}}}")
-_SPELLED = re.compile(r"[\w.@+=/~%:-]{1,128}")
+_SPELLED = re.compile(rf"[\w.@+=/~%:-]{{1,{MAX_LEVEL_CHARS}}}")
 """Several levels are no longer than one may be: no level is too long."""
+_made = tuple.__new__
 _METRIC = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _DATABASE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}")
 
@@ -58,6 +60,16 @@ def parse_identity(text: str) -> Identity:
     elif len(text) <= MAX_IDENTITY_CHARS and _IDENTITY.fullmatch(text):
         return Identity(text, tuple(text.split(":")))
     raise _not_a_client(text)
+
+
+def plain_identity(text: str) -> Identity:
+    """The same of text that has nothing but letters, digits and _.@~:- of ASCII."""
+    if len(text) > MAX_LEVEL_CHARS or text == ANONYMOUS.text:
+        return parse_identity(text)
+    tokens = tuple(text.split(":"))
+    if len(tokens) > MAX_IDENTITY_TOKENS or "" in tokens:
+        return parse_identity(text)
+    return _made(Identity, (text, tokens))
 
 
 def _not_a_client(text: str) -> InvalidName:

@@ -157,7 +157,7 @@ def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
         app=check.identity.text,
         database=check.database,
         reason=reason_of(decision) if rejected else "",
-        retry_after_ms=retry_after_ms(decision),
+        retry_after_ms=_ms(decision.retry_after_s),
         utilization=utilization(decision),
         rule=decision.rule.id if decision.rule else None,
         rules=[rule.id for rule in decision.applied.rules],
@@ -186,7 +186,7 @@ def debit_doc(debit: DebitResult) -> DebitDoc:
 def batch_doc(decisions: Sequence[Decision], *, detail: bool = False) -> BatchDoc:
     """All must admit; the first that does not speaks for the whole."""
     first = next((d for d in decisions if not d.admitted), decisions[0])
-    waits = [wait for d in decisions if (wait := retry_after_ms(d)) is not None]
+    waits = [in_ms(d.retry_after_s) for d in decisions if d.retry_after_s is not None]
     return BatchDoc(
         verdict=first.verdict.value,
         admitted=first.admitted,
@@ -242,9 +242,9 @@ def metric_doc(finding: Finding, activity: Activity | None = None) -> MetricDoc:
     )
 
 
-def retry_after_ms(decision: Decision) -> int | None:
-    return _ms(decision.retry_after_s)
-
-
 def _ms(seconds: float | None) -> int | None:
-    return None if seconds is None else round(min(seconds * 1000, MAX_MS))
+    return None if seconds is None else in_ms(seconds)
+
+
+def in_ms(seconds: float) -> int:
+    return round(min(seconds * 1000, MAX_MS))

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from headgate.base.names import ANONYMOUS
 from headgate.base.ports import Clock
 from headgate.budgets.charging import Debits
 from headgate.check.board import Board
-from headgate.check.decide import closed, decide, unmeasured, wrong_agent
+from headgate.check.decide import Steady, closed, decide, unmeasured, wrong_agent
 from headgate.check.demand import Demands
 from headgate.check.health import Health
 from headgate.check.model import Check, Decision, Turn, Verdict, turn_of
@@ -38,6 +39,7 @@ class Checker:
         self._healths = board.healths
         self._without_value = recorder.without_value
         self._record = recorder.record
+        self._count, self._keep = recorder.count, recorder.in_full.append
         self._demands = demands.by_database
         self._now = clock.now
         self._roll = roll
@@ -90,6 +92,30 @@ class Checker:
             decision = self._debited(decision, roll)
         self._record(decision)
         return decision
+
+    def again(self, check: Check, steady: Steady, by: str) -> float | None:
+        """Decide as before, for a client that may be another one: how long it has to wait, 0 if it
+        is admitted. None if this cannot be: nothing was decided, nor counted. `by`: see
+        recorder.decided_by."""
+        now, database, rules = self._now(), check.database, self.rules
+        if (
+            now.mono_s >= steady.until_s
+            or self._healths.get(database) is not steady.health
+            or rules.applied(check.identity, database, now.wall_s) is not steady.applied
+            or check.identity is ANONYMOUS
+            or self.fairness is not None
+            or self.active_agent
+            or self.closed
+            or (self.pacers and database in self.pacers)
+        ):
+            return None
+        demand = self._demands.get(database)
+        if demand is not None and now.mono_s >= demand.note_after:
+            demand.note(check, steady.health, now.mono_s)
+        roll = self._roll()
+        if self._count(check, database, steady.verdict, by, now.wall_s):
+            self._keep(decide(check, steady.health, rules, now=now, roll=roll))
+        return steady.wait_s * (1 + roll)
 
     def _count_unmeasured(self, decision: Decision, health: Health) -> None:
         for standing in unmeasured(decision.check, health, decision.at):

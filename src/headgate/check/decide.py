@@ -7,9 +7,10 @@ the check's only dice throw, uniform in [0, 1), however many metrics and rules t
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from headgate.base.names import ANONYMOUS, MetricRef, Scope
-from headgate.check.health import Health, MetricStatus, Selection, not_rolled_up
+from headgate.check.health import Health, MetricStatus, Selection, not_rolled_up, steady_until
 from headgate.check.model import PASSING, Activity, Check, Decision, Finding, State, Verdict
 from headgate.metrics.model import AbsencePolicy, Comparison
 from headgate.metrics.samples import Cause, Instant
@@ -153,6 +154,38 @@ def ceiling_unknown(finding: Finding, rule: Rule) -> bool:
     if not _waives(rule, finding):
         return False
     return finding.state is not State.BREACHED or finding.unavailable_for_s is not None
+
+
+# --- the same for other clients -------------------------------------------------------------------
+
+
+class Steady(NamedTuple):
+    """What `decide` makes of every check that differs from one in its client alone, for as long as
+    the readings are these and the same rules apply. Only the wait is drawn for each."""
+
+    health: Health
+    applied: Applied
+    verdict: Verdict
+    until_s: float
+    """Monotonic."""
+    wait_s: float
+    """The least one; 0 for an admission."""
+
+
+def steady_of(decision: Decision) -> Steady | None:
+    """None where the client, its dice, its budget or a reading without a value has a say in it."""
+    check, health, applied = decision.check, decision.health, decision.applied
+    if health is None or health.lacks_any or check.identity is ANONYMOUS or check.budget:
+        return None
+    if applied.reject is not None or applied.exempt is not None or applied.metrics:
+        return None
+    wait_s = 0.0
+    if decision.verdict is not _OK:
+        if not decision.failing or decision.verdict is _WRONG_AGENT:
+            return None
+        wait_s = _retry_after(decision.failing, 0.0)
+    until_s = steady_until(health, decision.at.mono_s)
+    return Steady(health, applied, decision.verdict, until_s, wait_s)
 
 
 def wrong_agent(

@@ -223,6 +223,18 @@ def health_of(
     )
 
 
+def steady_until(health: Health, now_s: float) -> float:
+    """When the state of a metric may first change without a new reading, for any reason."""
+    shard = health.shard.standings.values() if health.shard is not None else ()
+    turns = [
+        turn_s
+        for s in (*health.standings.values(), *shard)
+        for turn_s in (s.fresh_until, s.passes_until, s.valid_until)
+        if turn_s >= now_s
+    ]
+    return min(turns, default=FOREVER)
+
+
 def not_rolled_up(spec: MetricSpec) -> MetricStatus:
     """The host's own value is no stand-in for the shard's."""
     absent = Absent(Cause.WARMING_UP, "it has not been rolled up yet", 0.0)

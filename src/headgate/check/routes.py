@@ -11,10 +11,9 @@ import math
 import re
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 from headgate.base import problems
-from headgate.base.names import parse_identity
+from headgate.base.names import plain_identity
 from headgate.check.answers import (
     FRENO_STATUS,
     STATUS,
@@ -22,10 +21,10 @@ from headgate.check.answers import (
     batch_doc,
     encode,
     freno_doc,
-    retry_after_ms,
+    in_ms,
 )
 from headgate.check.checker import Checker
-from headgate.check.health import Health
+from headgate.check.decide import Steady, steady_of
 from headgate.check.model import Check, Decision, Verdict
 from headgate.check.questions import (
     FRENO_ROUTES,
@@ -35,9 +34,9 @@ from headgate.check.questions import (
     parse_read_query,
 )
 from headgate.errors import InvalidName, InvalidRequest
+from headgate.history.recorder import decided_by
 from headgate.http.documents import problem_reply, reply, whole_seconds
 from headgate.http.listener import Answer, NamedAnswer, Request
-from headgate.rules.matching import Applied
 
 GET_OR_HEAD = frozenset({"GET", "HEAD"})
 _ALLOW = {
@@ -116,7 +115,7 @@ class CheckRoutes:
         with_ages: bool = False,
     ) -> Answer:
         rendering = Rendering(statuses, body_of, with_ages=with_ages)
-        return CheckAnswer(self._checker.check, check, rendering)
+        return CheckAnswer(self._checker, check, rendering)
 
     def _post(self, request: Request) -> bytes:
         if not _is_json(request):
@@ -188,50 +187,51 @@ AGES_KEPT_S = 0.005
 crowd of rejected clients costs the rendering of 200 rejections a second at most."""
 _OK = Verdict.OK
 _HOLES = re.compile(rb'(?<="app":")[^"]*|(?<="retry_after_ms":)\d+')
+_made = tuple.__new__
 
 
 class CheckAnswer(NamedAnswer):
-    """Every call is a decision of its own, with its own dice. Only the bytes of an admission
-    are kept, for as long as the health and the rules they were rendered from."""
+    """Every call is a decision of its own, with its own dice. What checks like it came to last is
+    not worked out again, as long as nothing but the client and the dice can make a difference."""
 
-    __slots__ = ("_applied", "_ask", "_check", "_health", "_rendered", "_rendering")
+    __slots__ = ("_check", "_checker", "_rendered", "_rendered_by", "_rendering")
 
-    def __init__(
-        self, ask: Callable[[Check], Decision], check: Check, rendering: Rendering
-    ) -> None:
-        self._ask = ask
+    def __init__(self, checker: Checker, check: Check, rendering: Rendering) -> None:
+        self._checker = checker
         self._check = check
         self._rendering = rendering
-        self._health: Health | None = None
-        self._applied: Applied | None = None
         self._rendered = b""
+        self._rendered_by: Rendered | None = None
 
     def __call__(self) -> bytes:
-        decision = self._ask(self._check)
-        if (
-            decision.verdict is not _OK
-            or decision.exempted
-            or decision.turn is not None
-            or decision.debit is not None
-            or self._rendering.with_ages
-        ):
-            return self._rendering.of(decision)
-        if decision.health is not self._health or decision.applied is not self._applied:
-            self._rendered = self._rendering.of(decision)
-            self._health, self._applied = decision.health, decision.applied
-        return self._rendered
+        last, check = self._rendering.steady, self._check
+        if last is not None and last.steady is not None:
+            wait_s = self._checker.again(check, last.steady, last.by)
+            if wait_s is not None:
+                if wait_s:
+                    return last.fill(check, wait_s)
+                if self._rendered_by is not last:
+                    self._rendered, self._rendered_by = last.fill(check, None), last
+                return self._rendered
+        return self._rendering.of(self._checker.check(check))
 
     def named(self, name: str) -> CheckAnswer | None:
         check = self._check_of(name)
-        return None if check is None else CheckAnswer(self._ask, check, self._rendering)
+        return None if check is None else CheckAnswer(self._checker, check, self._rendering)
 
     def once(self, name: str) -> bytes | None:
-        check = self._check_of(name)
-        return None if check is None else self._rendering.of(self._ask(check))
+        check, last = self._check_of(name), self._rendering.steady
+        if check is None:
+            return None
+        if last is not None and last.steady is not None:
+            wait_s = self._checker.again(check, last.steady, last.by)
+            if wait_s is not None:
+                return last.fill(check, wait_s or None)
+        return self._rendering.of(self._checker.check(check))
 
     def _check_of(self, name: str) -> Check | None:
         try:
-            return Check._make((parse_identity(name), *self._check[1:]))
+            return _made(Check, (plain_identity(name), *self._check[1:]))
         except InvalidName:
             return None
 
@@ -240,7 +240,7 @@ class Rendering:
     """Decisions ──► responses. Clients that get the same answer share what was rendered of it:
     only the name and the time to wait are filled in."""
 
-    __slots__ = ("_admission", "_body_of", "_rejection", "_statuses", "with_ages")
+    __slots__ = ("_admission", "_body_of", "_rejection", "_statuses", "steady", "with_ages")
 
     def __init__(
         self, statuses: dict[Verdict, int], body_of: Render | None, *, with_ages: bool = False
@@ -251,64 +251,80 @@ class Rendering:
         self._body_of = body_of
         self._admission: Rendered | None = None
         self._rejection: Rendered | None = None
+        self.steady: Rendered | None = None
+        """The one of them that came last and has a Steady: the same for most clients."""
 
     def of(self, decision: Decision) -> bytes:
-        kept = self._admission if decision.verdict is _OK else self._rejection
+        check, wait_s = decision.check, decision.retry_after_s
         # Where more than the name and the wait is the client's own, nothing is shared.
         own = decision.exempted or decision.turn is not None or decision.debit is not None
-        if kept is not None and not own and kept.fits(decision):
-            return kept.fill(decision)
-        status, wait_s = self._statuses[decision.verdict], whole_seconds(decision.retry_after_s)
-        if self._body_of is None:
-            return reply(status, b"", retry_after_s=wait_s, head_only=True)
-        body = self._body_of(decision)
+        kept = self._admission if decision.verdict is _OK else self._rejection
+        if not own and kept is not None and kept.fits(decision):
+            return kept.fill(check, wait_s)
+        body = self._body_of(decision) if self._body_of is not None else b""
+        status, head_only = self._statuses[decision.verdict], self._body_of is None
+        has_ages = self.with_ages or decision.verdict is not _OK
+        until = decision.at.mono_s + AGES_KEPT_S if has_ages and not head_only else math.inf
+        rendered = Rendered(decision, status, body, until, head_only=head_only)
         if not own:
-            self._keep(decision, status, body)
-        return reply(status, body, retry_after_s=wait_s)
+            self._keep(rendered, decision)
+        return rendered.fill(check, wait_s)
 
-    def _keep(self, decision: Decision, status: int, body: bytes) -> None:
-        admitted = decision.verdict is _OK
-        has_ages = self.with_ages or not admitted
-        until = decision.at.mono_s + AGES_KEPT_S if has_ages else math.inf
-        kept = Rendered(decision, status, _HOLES.split(body), until, {})
-        if admitted:
-            self._admission = kept
+    def _keep(self, rendered: Rendered, decision: Decision) -> None:
+        if decision.verdict is _OK:
+            self._admission = rendered
         else:
-            self._rejection = kept
+            self._rejection = rendered
+        if rendered.steady is not None:
+            self.steady = rendered
 
 
-class Rendered(NamedTuple):
+class Rendered:
     """The response to one decision, to be filled in for others like it."""
 
-    decision: Decision
-    status: int
-    parts: list[bytes]
-    """Of the body, around the name, and around how long to wait."""
-    until: float
-    wholes: dict[int | None, bytes]
-    """Where the body is the same for every client: all of the response, by Retry-After."""
+    __slots__ = (
+        "_decision", "_head_only", "_parts", "_status", "_until", "_wholes", "by", "steady"
+    )  # fmt: skip
+
+    def __init__(
+        self, decision: Decision, status: int, body: bytes, until: float, *, head_only: bool
+    ) -> None:
+        self._decision = decision
+        self._status = status
+        self._parts = _HOLES.split(body)
+        """Of the body, around the name, and around how long to wait."""
+        self._until = until
+        self._head_only = head_only
+        self._wholes: dict[int | None, bytes] = {}
+        """Where the body is the same for every client: all of the response, by Retry-After."""
+        self.by = decided_by(decision)
+        self.steady: Steady | None = steady_of(decision)
+        if self.steady is not None and until < self.steady.until_s:
+            self.steady = self.steady._replace(until_s=until)
 
     def fits(self, decision: Decision) -> bool:
-        mine = self.decision
+        mine = self._decision
         return (
             decision.verdict is mine.verdict
             and decision.health is mine.health
             and decision.applied is mine.applied
             and decision.note == mine.note
-            and decision.at.mono_s < self.until
+            and decision.at.mono_s < self._until
             and (decision.retry_after_s is None) is (mine.retry_after_s is None)
         )
 
-    def fill(self, decision: Decision) -> bytes:
-        parts, wait_s = self.parts, whole_seconds(decision.retry_after_s)
+    def fill(self, check: Check, retry_after_s: float | None) -> bytes:
+        parts, wait_s = self._parts, whole_seconds(retry_after_s)
         if len(parts) == 1:
-            whole = self.wholes.get(wait_s)
+            whole = self._wholes.get(wait_s)
             if whole is None:
-                whole = self.wholes[wait_s] = reply(self.status, parts[0], retry_after_s=wait_s)
+                whole = self._wholes[wait_s] = reply(
+                    self._status, parts[0], retry_after_s=wait_s, head_only=self._head_only
+                )
             return whole
-        name, wait_ms = decision.check.identity.text.encode(), retry_after_ms(decision)
-        if len(parts) == 2 or wait_ms is None:
+        name = check.identity.text.encode()
+        if len(parts) == 2 or retry_after_s is None:
             body = name.join(parts)
         else:
-            body = b"%b%b%b%d%b" % (parts[0], name, parts[1], wait_ms, parts[2])
-        return reply(self.status, body, retry_after_s=wait_s)
+            body = b"%b%b%b%d%b" % (parts[0], name, parts[1], in_ms(retry_after_s), parts[2])
+        return reply(self._status, body, retry_after_s=wait_s)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from headgate.check.decide import MAX_RETRY_S
-from headgate.check.health import Health
+from headgate.check.health import steady_until
 from headgate.check.model import Check, Decision, Verdict
 from headgate.check.snapshot import decided, only_agent_knows
 from headgate.check.snapshot_api import Snapshot
@@ -329,21 +329,9 @@ def _holds_until(decision: Decision, snapshot: Snapshot) -> float:
     return min(
         snapshot.sent_s + FRESH_S,
         snapshot.current_until_s,
-        _steady_until(snapshot.view.health, decision.at.mono_s),
+        steady_until(snapshot.view.health, decision.at.mono_s),
         min(decision.applied.until, minute_ends) - snapshot.wall_ahead_s,
     )
-
-
-def _steady_until(health: Health, now_s: float) -> float:
-    """When the state of a metric may first change without a new reading, for any reason."""
-    shard = health.shard.standings.values() if health.shard is not None else ()
-    turns = [
-        turn_s
-        for s in (*health.standings.values(), *shard)
-        for turn_s in (s.fresh_until, s.passes_until, s.valid_until)
-        if turn_s >= now_s
-    ]
-    return min(turns, default=math.inf)
 
 
 class LocalGate:

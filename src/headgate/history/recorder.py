@@ -321,7 +321,7 @@ class Recorder:
         added to others' totals: a counter that jumps would look like a burst of checks."""
         self.without_value: Counter[tuple[str, str]] = Counter()
         """By database and metric: checks admitted although the metric had no value."""
-        self._recent: deque[Decision] = deque(maxlen=MAX_RECENT)
+        self.in_full: deque[Decision] = deque(maxlen=MAX_RECENT)
         """Rejections in full, at most one a second per client: counts are exact, these are for
         reading."""
         self.dropped_tallies = 0
@@ -335,30 +335,37 @@ class Recorder:
         self._watchers.append(watcher)
 
     def record(self, decision: Decision) -> None:
-        verdict, wall_s = decision.verdict, decision.at.wall_s
+        verdict, check = decision.verdict, decision.check
+        by = "" if verdict is _OK and not decision.exempted else decided_by(decision)
+        database = check.database if decision.health is not None else UNKNOWN_DATABASE
+        if self.count(check, database, verdict, by, decision.at.wall_s):
+            self.in_full.append(decision)
+
+    def count(self, check: Check, database: str, verdict: Verdict, by: str, wall_s: float) -> bool:
+        """One decision; `by`: see decided_by. Returns whether it is to be kept in full, too."""
         if wall_s >= self._minute_ends:
             self.roll_over(wall_s)
-        database = decision.check.database if decision.health is not None else UNKNOWN_DATABASE
-        client = decision.check.identity.text
+        client = check.identity.text
         known = self._clients.get((database, client))
         if known is None:
-            client, known = self._clientele.meet(database, decision.check, checks=True)
-        known.last_at, known.last_verdict, known.check = wall_s, verdict, decision.check
+            client, known = self._clientele.meet(database, check, checks=True)
+        known.last_at, known.last_verdict, known.check = wall_s, verdict, check
         known.checks = True
+        in_full = False
         if verdict is _OK:
             known.admitted += 1
             known.rejected_since = None
-            if not decision.exempted:
-                return
+            if not by:
+                return False
             known.exempted += 1
-        by = decided_by(decision)
-        if verdict is not _OK:
+        else:
             _reject(known, by, 1, wall_s)
             if abs(wall_s - known.detailed_at) >= DETAIL_INTERVAL_S:
                 known.detailed_at = wall_s
-                self._recent.append(decision)
+                in_full = True
         key = (database, client, verdict, by)
         self._counted[key] = self._counted.get(key, 0) + 1
+        return in_full
 
     def merge(
         self, told: Counted, health: Health | None, now: Instant, *, checks: bool = True
@@ -385,7 +392,7 @@ class Recorder:
                 known.detailed_at = now.wall_s
                 # In full, as far as the client reported it, in the client's words.
                 note = told.reason.removeprefix(f"{check.database}: ")
-                self._recent.append(Decision(verdict, check, now, health, note=note))
+                self.in_full.append(Decision(verdict, check, now, health, note=note))
         key, minute = (database, client, verdict, told.by), int(last_at // 60)
         if minute < self._minute:
             self._count_late(max(minute, self._minute - LATE_MINUTES), key, times, known)
@@ -427,7 +434,7 @@ class Recorder:
 
     def recent(self) -> list[Decision]:
         """Newest first."""
-        return list(reversed(self._recent))
+        return list(reversed(self.in_full))
 
     def drain(self, wall_s: float) -> list[Tally]:
         """What the store has not got yet. Give it back with `restore` if it cannot be kept."""

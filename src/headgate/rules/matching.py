@@ -269,14 +269,12 @@ class RuleBook:
         known = self._resolved.get(key)
         if known is not None and known.since <= wall_s < known.until:
             return known
-        if len(self._resolved) >= MAX_RESOLVED:
-            self._resolved.clear()
         tokens = identity.tokens
         if self._for_everyone is None and self._no_old(tokens) and self._no_new(tokens):
-            found = UNRULED
-        else:
-            found = self._resolve(identity, database, wall_s)
-        self._resolved[key] = found
+            return UNRULED
+        if len(self._resolved) >= MAX_RESOLVED:
+            self._resolved.clear()
+        found = self._resolved[key] = self._resolve(identity, database, wall_s)
         return found
 
     def matching(self, identity: Identity, database: str) -> list[tuple[int, Rule]]:
