@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from headgate.budgets.service import TrafficPlan
+from headgate.changes import exchange
 from headgate.changes.exchange_api import decode_answer, encode_offer
 from headgate.changes.exchanged import MAX_SHARED_BYTES, Inventory, Offer, version_of
 from headgate.changes.model import Change
@@ -22,7 +23,7 @@ from headgate.metrics.samples import Absent, Cause
 from headgate.shard.topology import Following, Leading, Unled
 from tests.budgets.budget_world import document
 from tests.changes.exchange_world import StubRemote
-from tests.fixtures.eventually import eventually
+from tests.fixtures.eventually import DEADLINE_S, eventually
 from tests.http.serving import OPERATOR, PEER, VIEWER, LoopFactory, Plan, Served, bearer, serving
 from tests.http.talk import Reply
 from tests.http.test_checks import is_problem
@@ -41,7 +42,11 @@ Start = Callable[..., Served]
 
 
 @pytest.fixture
-def start(loop_factory: LoopFactory, tmp_path: Path) -> Iterator[Start]:
+def start(
+    loop_factory: LoopFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Start]:
+    # However busy the machine is: agents that answer have answered.
+    monkeypatch.setattr(exchange, "ACK_S", DEADLINE_S)
     with ExitStack() as stack:
 
         def served(name: str = "db-a", **more: Any) -> Served:
