@@ -348,10 +348,10 @@ has_compiler() {
 
 has_openssl_headers() { gcc -E -include openssl/ssl.h -x c /dev/null >/dev/null 2>&1; }
 
-has_browser() { command -v chromium >/dev/null || command -v chromium-browser >/dev/null; }
+has_browser() { [[ -n "$(command -v chromium-headless-shell chromium chromium-browser)" ]]; }
 
 COMPILER_PACKAGES=(gcc make libc6-dev)
-BROWSER_PACKAGES=(chromium fonts-dejavu-core)
+BROWSER_PACKAGES=(chromium-headless-shell fonts-dejavu-core) # Without windows: a third less CPU time.
 
 # One call of apt for all that is missing.
 install_system_packages() {

@@ -34,7 +34,7 @@ from tests.fixtures.servers import Pair
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
-CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "chrome")
+CHROMIUM = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome", "chrome")
 # It talks to nobody but the agent, and root has no sandbox.
 QUIET = (
     "--no-sandbox",
