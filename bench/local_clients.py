@@ -6,7 +6,7 @@ import json
 import sys
 import time
 
-from headgate.client.availability import Availability, Endpoints
+from headgate.client.circuit import Availability, Endpoints
 from headgate.client.gate import system_dice
 from headgate.client.local import LocalCheck, LocalGate
 from headgate.client.local_feed import Feed

@@ -43,7 +43,10 @@ def _host(**changed: Any) -> dict[str, Any]:
 
 def _shard(ask: str, **changed: Any) -> dict[str, Any]:
     told = {"metrics": {**FINE, **changed}, "primary": "db-a"}
-    return {**_host(), "shard": told | ({"ask": ask, "ask_database": "orders"} if ask else {})}
+    return {
+        **_host(),
+        "shard": told | ({"check_at": ask, "check_at_database": "orders"} if ask else {}),
+    }
 
 
 ELSEWHERE: dict[str, Any] = {key: {"absent": "elsewhere"} for key in FINE}

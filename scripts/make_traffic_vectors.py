@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from tests.budgets.native.engines import Reference
 from tests.budgets.native.playing import PATH, Player, sizes_of
 
-from headgate.budgets.ask import Dialect
+from headgate.budgets.model import Dialect
 from headgate.budgets.sql_text import fingerprint, read_tags, shape
 
 HALF: dict[str, Any] = {"rate": 50, "capacity": 100}

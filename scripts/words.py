@@ -4,6 +4,7 @@ Docs, the page's templates, the string literals and comments of src/, the commen
 examples/, and the comments and texts in C are compared with the vocabulary of
 docs/reference/glossary.md: no banned words, no British spellings, no requirement numbers, no
 sentence of more than 30 words, no term that the glossary lacks, no how-to of more than 80 lines.
+The names that the reference lists (fields, metrics, settings, commands) are compared as well.
 
 With PATHs: only their findings.
 """
@@ -55,6 +56,8 @@ BANNED_PATTERN = re.compile(
     r"(?<![\w-])(" + "|".join(f"(?P<b{i}>{one})" for i, one in enumerate(BANNED)) + r")(?![\w-])",
     re.IGNORECASE,
 )
+# A setting's name, and the heading of its causes.
+NAMES = {"absence"}
 REQUIREMENT = re.compile(r"\bR([1-9]\d?|1\d\d)\b")
 # asyncio and Postgres's drivers spell it so in their names, and everybody writes it as they do.
 SPELLED_AS_IN_CODE = {"cancelled", "cancelling", "analyse"}
@@ -115,6 +118,15 @@ def markdown_texts(source: str) -> Iterator[Text]:
     yield from ended()
 
 
+def names_in_tables(source: str) -> Iterator[Text]:
+    """What is code in a reference's table, in words: `member_asides` is read as two of them."""
+    for number, line in enumerate(source.splitlines(), 1):
+        if line.startswith("|"):
+            for name in re.findall(r"`([^`\s]+)`", line):
+                parts = (part for part in re.split(r"[^A-Za-z]+", name) if part not in NAMES)
+                yield Text(number, " ".join(parts))
+
+
 def template_texts(source: str) -> Iterator[Text]:
     for number, line in enumerate(source.splitlines(), 1):
         for expression in re.findall(r"\{[{%](.*?)[%}]\}", line):
@@ -165,6 +177,8 @@ def sources() -> Iterator[tuple[str, Iterator[Text]]]:
         [*ROOT.glob("*.md"), *ROOT.glob(".github/**/*.md"), *ROOT.glob("docs/**/*.md")]
     ):
         yield str(path.relative_to(ROOT)), markdown_texts(path.read_text())
+    for path in sorted(ROOT.glob("docs/reference/*.md")):
+        yield str(path.relative_to(ROOT)), names_in_tables(path.read_text())
     for path in sorted(ROOT.glob("src/headgate/**/templates/**/*.html")):
         yield str(path.relative_to(ROOT)), template_texts(path.read_text())
     for path in sorted(ROOT.glob("src/headgate/**/*.py")):

@@ -107,8 +107,8 @@ def member(
         "problem": "",
         "skip": None,
         "readings": {},
-        "asides": {},
-        "aside_kinds": {},
+        "skipped_metrics": {},
+        "skip_kinds": {},
         "hopeless": (),
         "clock_ahead_s": None,
     }

@@ -101,8 +101,8 @@ ROOMS: Mapping[str, Room] = {
     "budgets": Room(
         what="statements that never check; `native/` is the C core, `pgext/` the way to the "
         "Postgres extension",
-        pure="admit advice ask bucket compiled consequences cost counterfactual difference explain "
-        "identity ledger limits matching parse policy readings sql_text traces",
+        pure="admit advice bucket compiled consequences cost counterfactual difference explain "
+        "identity ledger limits matching model parse policy readings sql_text traces",
         documents="api replay_api",
         doors="replay_routes routes views",
         uses="changes check history rules",

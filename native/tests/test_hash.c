@@ -36,7 +36,7 @@ static void test_long_checksums(void)
 
 int main(void)
 {
-    /* Of src/headgate/budgets/ask.py. */
+    /* Of src/headgate/budgets/model.py. */
     assert(hg_hash(0, "", 0) == UINT64_C(0x2180a92350d49cce));
     assert(hg_hash(0, "username", 8) == UINT64_C(0x3cd3abdaab4aa04b));
     assert(hg_hash(2, "etl", 3) == UINT64_C(0x9ee83ee81c96ce24));

@@ -7,7 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from headgate.budgets.ask import (
+from headgate.budgets.counterfactual import ReplayServer
+from headgate.budgets.ledger import Holding, Ledger
+from headgate.budgets.matching import Now, RuleSet
+from headgate.budgets.model import (
     Statement,
     StatementCheck,
     StatementFlags,
@@ -15,9 +18,6 @@ from headgate.budgets.ask import (
     StatementVerdict,
     budget_key,
 )
-from headgate.budgets.counterfactual import ReplayServer
-from headgate.budgets.ledger import Holding, Ledger
-from headgate.budgets.matching import Now, RuleSet
 from headgate.budgets.policy import Policy
 from headgate.budgets.traces import Trace
 from tests.budgets.worlds import MS

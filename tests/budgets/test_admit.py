@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from headgate.budgets.admit import PLACE_RETRY_NS, BucketState, decide, terms_of
-from headgate.budgets.ask import (
+from headgate.budgets.bucket import drain_ns
+from headgate.budgets.model import (
     NEVER,
     Estimate,
     Limit,
@@ -17,7 +18,6 @@ from headgate.budgets.ask import (
     StatementFlags,
     StatementVerdict,
 )
-from headgate.budgets.bucket import drain_ns
 from headgate.budgets.parse import parse_budget
 from tests.budgets.worlds import MS, S, budget
 

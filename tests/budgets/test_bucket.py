@@ -5,7 +5,6 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.budgets.ask import NEVER
 from headgate.budgets.bucket import (
     FAR_NS,
     Bucket,
@@ -21,6 +20,7 @@ from headgate.budgets.bucket import (
     size_ns,
     wait_ns,
 )
+from headgate.budgets.model import NEVER
 
 S = 1_000_000_000
 RATES = st.integers(1, 100_000)

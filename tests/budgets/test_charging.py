@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import (
+from headgate.budgets.charging import LedgerOf, OwnLedger, asked, debit_of, own_bucket
+from headgate.budgets.model import (
     NEVER,
     DebitResult,
     DebitState,
@@ -15,7 +16,6 @@ from headgate.budgets.ask import (
     StatementAnswer,
     StatementVerdict,
 )
-from headgate.budgets.charging import LedgerOf, OwnLedger, asked, debit_of, own_bucket
 from headgate.budgets.parse import parse_budget
 from headgate.budgets.policy import Budget
 from headgate.check.checker import Checker
@@ -42,7 +42,7 @@ def test_a_declared_cost_is_debt_until_it_has_drained() -> None:
     own, budget = OwnLedger(cpus_milli=1000), made()
     debits = [own.debit(budget, 600_000_000, NOW) for _ in range(2)]
     assert [one.state for one in debits] == [DebitState.CHARGED, DebitState.OVER]
-    assert [one.owed_s for one in debits] == [0.0, 0.6]
+    assert [one.debt_s for one in debits] == [0.0, 0.6]
     assert debits[1].capacity_s == 1.0
     assert debits[1].retry_after_s == pytest.approx(0.4)
     assert debits[1].note == (
@@ -190,7 +190,7 @@ async def test_what_the_gate_rejects_is_charged_to_no_budget(gate_of: Any) -> No
     rejected = gate.ask()
     assert (rejected.verdict, rejected.debit) == (Verdict.THRESHOLD_EXCEEDED, None)
     gate.world.measure(0.1)
-    assert gate.ask().debit.owed_s == 0
+    assert gate.ask().debit.debt_s == 0
 
 
 async def test_to_explain_charges_nothing(gate_of: Any) -> None:
@@ -237,7 +237,7 @@ async def test_a_budget_that_is_off_is_not_charged(
 ) -> None:
     gate = await gate_of({**HALF, "capacity": 0, **settings})
     admitted = gate.ask()
-    assert (admitted.verdict, admitted.debit.state) == (Verdict.OK, DebitState.RESTS)
+    assert (admitted.verdict, admitted.debit.state) == (Verdict.OK, DebitState.INACTIVE)
     assert why in admitted.debit.note
 
 
@@ -249,4 +249,4 @@ async def test_the_switch_for_all_stops_debits_too(gate_of: Any) -> None:
     await gate.world.main.book.cap(Mode.WARN, who="op")
     assert gate.ask().debit.state is DebitState.WARNED
     await gate.world.main.book.cap(Mode.OFF, who="op")
-    assert gate.ask().debit.state is DebitState.RESTS
+    assert gate.ask().debit.state is DebitState.INACTIVE

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.budgets.ask import budget_key, hg_hash
 from headgate.budgets.compiled import (
     BY_HEALTH,
     EXPIRES,
@@ -22,6 +21,7 @@ from headgate.budgets.compiled import (
     compile_policy,
     read_compiled,
 )
+from headgate.budgets.model import budget_key, hg_hash
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.policy import Budget, Condition, Mode, Policy, budget_rule
 from headgate.errors import InvalidSettings

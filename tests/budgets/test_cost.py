@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.budgets.ask import MAX_COST_NS, Estimate, StatementCheck, StatementFlags
 from headgate.budgets.cost import (
     LINE_CALLS,
     NO_LINE,
@@ -27,6 +26,7 @@ from headgate.budgets.cost import (
     log2,
 )
 from headgate.budgets.ledger import Ledger
+from headgate.budgets.model import MAX_COST_NS, Estimate, StatementCheck, StatementFlags
 from tests.budgets.worlds import MS, learn
 
 COSTS = st.floats(0.01, 1e9)

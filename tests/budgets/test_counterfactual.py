@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.budgets.ask import Limit, StatementIdentity, StatementVerdict
 from headgate.budgets.consequences import Fate, ReplayKey, ReplayOutcome, ReplayTally
 from headgate.budgets.counterfactual import ReplayServer, counterfactual, newest_within
+from headgate.budgets.model import Limit, StatementIdentity, StatementVerdict
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.policy import Policy
 from headgate.budgets.traces import Trace, TraceFlag

@@ -5,7 +5,9 @@ from __future__ import annotations
 from ipaddress import ip_address
 from typing import Any
 
-from headgate.budgets.ask import (
+from headgate.budgets.explain import Explanation, RuleOutcome, explain, findings
+from headgate.budgets.matching import Now
+from headgate.budgets.model import (
     Limit,
     Statement,
     StatementCheck,
@@ -13,8 +15,6 @@ from headgate.budgets.ask import (
     StatementIdentity,
     StatementVerdict,
 )
-from headgate.budgets.explain import Explanation, RuleOutcome, explain, findings
-from headgate.budgets.matching import Now
 from tests.budgets.worlds import MS, S, World, budget, rule_set, world
 
 WHO = StatementIdentity("app", "shop", None, ip_address("10.1.2.3"))
@@ -50,7 +50,7 @@ def test_every_rule_of_every_budget_is_accounted_for() -> None:
     assert told == [
         ("off", RuleOutcome.OFF, "its budget is off"),
         ("gone", RuleOutcome.EXPIRED, "its budget has expired"),
-        ("rests", RuleOutcome.RESTS, "its budget applies if unhealthy; health is good"),
+        ("rests", RuleOutcome.INACTIVE, "its budget applies if unhealthy; health is good"),
         ("far", RuleOutcome.HIDDEN, "budget near has the longer prefix 10.1.0.0/16"),
         ("far", RuleOutcome.DIFFERS, "username is app, not etl; database is shop, not x"),
         (

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.budgets.ask import (
+from headgate.budgets.bucket import Bucket, drain_ns
+from headgate.budgets.cost import AGAIN_AFTER_NS
+from headgate.budgets.ledger import EACH_WAYS, WAYS, BucketTable, Holding, Ledger
+from headgate.budgets.model import (
     NEVER,
     Limit,
     Match,
@@ -19,9 +22,6 @@ from headgate.budgets.ask import (
     StatementVerdict,
     budget_key,
 )
-from headgate.budgets.bucket import Bucket, drain_ns
-from headgate.budgets.cost import AGAIN_AFTER_NS
-from headgate.budgets.ledger import EACH_WAYS, WAYS, BucketTable, Holding, Ledger
 from headgate.budgets.parse import parse_budget
 from headgate.budgets.policy import Budget
 from tests.budgets.worlds import MS, S, World, budget, learn, rule_set, world

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.budgets.ask import MAX_MATCHES, Dialect, Statement, StatementIdentity, budget_key
 from headgate.budgets.matching import Matched, Now, RuleSet
+from headgate.budgets.model import MAX_MATCHES, Dialect, Statement, StatementIdentity, budget_key
 from headgate.budgets.policy import FINGERPRINT, QUERY
 from headgate.budgets.sql_text import fingerprint
 from tests.budgets.worlds import budget, rule_set

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.budgets.ask import Dialect
+from headgate.budgets.model import Dialect
 from headgate.budgets.sql_text import MAX_TAGS, fingerprint, pieces, read_tags, shape
 
 PG, MY = Dialect.POSTGRES, Dialect.MYSQL

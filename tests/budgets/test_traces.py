@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.budgets.ask import Dialect, StatementFlags, StatementIdentity, StatementVerdict
+from headgate.budgets.model import Dialect, StatementFlags, StatementIdentity, StatementVerdict
 from headgate.budgets.sql_text import read_tags
 from headgate.budgets.traces import Trace, TraceFlag, thinned
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from headgate.budgets.ask import StatementIdentity
+from headgate.budgets.model import StatementIdentity
 from headgate.budgets.traces import Trace, TraceBatch
 from headgate.budgets.tracing import KEPT_S, TraceMemory
 from headgate.errors import MeterFailed

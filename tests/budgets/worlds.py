@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from headgate.budgets.ask import (
+from headgate.budgets.ledger import BudgetTotals, Holding, Ledger
+from headgate.budgets.matching import Matched, Now, RuleSet
+from headgate.budgets.model import (
     Statement,
     StatementAnswer,
     StatementCheck,
@@ -14,8 +16,6 @@ from headgate.budgets.ask import (
     StatementIdentity,
     budget_key,
 )
-from headgate.budgets.ledger import BudgetTotals, Holding, Ledger
-from headgate.budgets.matching import Matched, Now, RuleSet
 from headgate.budgets.parse import parse_policy
 
 MS = 1_000_000

@@ -186,7 +186,7 @@ SPLIT = absent(Cause.SPLIT_BRAIN, "db-a and db-b both say that they are the prim
             "main: shard/lag has no value for 2.0 s (unreachable: db-b: no answer in 0.5 s)",
         ),
         (
-            in_shard(ELSEWHERE, primary="db-a", ask="https://db-a:8087"),
+            in_shard(ELSEWHERE, primary="db-a", check_at="https://db-a:8087"),
             "WRONG_AGENT",
             "main: db-a's agent answers for commerce/-80: check with https://db-a:8087",
         ),
@@ -230,10 +230,10 @@ def test_what_is_wrong_with_the_shard_is_said_once_and_first() -> None:
 
 def test_a_misdirected_client_gets_the_right_agent() -> None:
     """R37, R38"""
-    document = rendered(in_shard(ELSEWHERE, primary="db-a", ask="https://db-a:8087"))
-    assert document["ask"] == "https://db-a:8087"
-    assert rendered(in_shard(ELSEWHERE))["ask"] is None
-    assert rendered(in_shard(7.0, ask="https://db-a:8087"))["ask"] is None
+    document = rendered(in_shard(ELSEWHERE, primary="db-a", check_at="https://db-a:8087"))
+    assert document["check_at"] == "https://db-a:8087"
+    assert rendered(in_shard(ELSEWHERE))["check_at"] is None
+    assert rendered(in_shard(7.0, check_at="https://db-a:8087"))["check_at"] is None
 
 
 def test_breaches_come_before_unavailable_metrics() -> None:

@@ -452,7 +452,7 @@ class TestShardScope:
         """R37"""
         decision = ask(without_speaker(health((LAG, 1.0)), **FOLLOWING), *names)  # type: ignore[arg-type]
         assert decision.verdict is Verdict.WRONG_AGENT
-        assert decision.ask == "https://db-a:8087"
+        assert decision.check_at == "https://db-a:8087"
         assert decision.retry_after_s is not None
 
     def test_a_breach_here_does_not_hide_the_right_agent(self) -> None:
@@ -474,7 +474,7 @@ class TestShardScope:
         """R43, R53"""
         decision = ask(without_speaker(health((LAG, 0.0)), cause))
         assert decision.verdict is Verdict.METRIC_UNAVAILABLE
-        assert decision.failing[0].cause is cause and not decision.ask
+        assert decision.failing[0].cause is cause and not decision.check_at
 
     def test_cold_start_on_stale_data_a_new_primary_is_warming_up(self) -> None:
         """R45"""
@@ -564,7 +564,7 @@ def test_a_standby_sends_everybody_to_the_active_agent() -> None:
     known = health((LAG, 0.0))
     decision = wrong_agent(check(), known, "https://active:1", now=NOW, roll=0.5)
     assert decision.verdict is Verdict.WRONG_AGENT and not decision.admitted
-    assert decision.ask == "https://active:1" and "https://active:1" in decision.note
+    assert decision.check_at == "https://active:1" and "https://active:1" in decision.note
     assert decision.retry_after_s is not None and decision.retry_after_s > 0
 
 

@@ -376,13 +376,24 @@ def told(decision: Decision) -> tuple[object, ...]:
     rule = decision.rule.id if decision.rule else None
     applied = [r.id for r in decision.applied.rules]
     retry = round(decision.retry_after_s or -1, 3)
-    return (decision.verdict, rule, applied, failing, exempted, retry, decision.ask, decision.note)
+    return (
+        decision.verdict,
+        rule,
+        applied,
+        failing,
+        exempted,
+        retry,
+        decision.check_at,
+        decision.note,
+    )
 
 
 def test_a_shards_standpoint_crosses() -> None:
-    shard = shard_health((LAG, 0.5), primary="db-b", ask="http://db-b:8087", ask_database="orders")
+    shard = shard_health(
+        (LAG, 0.5), primary="db-b", check_at="http://db-b:8087", check_at_database="orders"
+    )
     _, snapshot = opened(DatabaseSnapshot(health((LAG, 0.5), shard=shard), RuleBook()))
     found = snapshot.view.health.shard
     assert found is not None
     assert (found.shard, found.primary) == (shard.shard, "db-b")
-    assert (found.ask, found.ask_database) == ("http://db-b:8087", "orders")
+    assert (found.check_at, found.check_at_database) == ("http://db-b:8087", "orders")

@@ -71,8 +71,8 @@ def answer(**given: Any) -> Doc:
         "exempted": [],
         "dice_waived": False,
         "read_only": False,
-        "ask": None,
-        "ask_database": None,
+        "check_at": None,
+        "check_at_database": None,
         "budget": None,
         "metrics": [],
     }
@@ -90,7 +90,7 @@ def debit(**given: Any) -> Doc:
         "budget": "etl",
         "state": "charged",
         "cost_s": 0.5,
-        "owed_s": 0.0,
+        "debt_s": 0.0,
         "capacity_s": 1.0,
         "note": "",
         "ledger": "the agent's own",
@@ -169,7 +169,7 @@ def database(name: str = "main", **given: Any) -> Doc:
 def pace(**given: Any) -> Doc:
     values: Doc = {
         "rate": 12.34,
-        "bears": 11.0,
+        "sustained": 11.0,
         "starting": False,
         "metric": "lag",
         "set_points": [
@@ -208,12 +208,12 @@ def member(name: str = "db-b", **given: Any) -> Doc:
         "unreachable_for_s": None,
         "reported_s_ago": 0.1,
         "joined_s_ago": None,
-        "asked_s_ago": 12.0,
+        "checked_s_ago": 12.0,
         "clock_ahead_s": 0.002,
         "skip": None,
         "readings": [metric("lag", value=0.02)],
-        "asides": {},
-        "aside_kinds": {},
+        "skipped_metrics": {},
+        "skip_kinds": {},
         "hopeless": [],
         "copy": None,
     }
@@ -239,7 +239,7 @@ def shard(**given: Any) -> Doc:
         "shard": "commerce/-80",
         "database": "main",
         "member": "db-a",
-        "standing": "leading",
+        "state": "leading",
         "primary": "db-a",
         "primary_url": None,
         "term": 3,
@@ -250,7 +250,7 @@ def shard(**given: Any) -> Doc:
         "unwatched": [],
         "collect_interval_s": 0.25,
         "messages_total": 1204,
-        "told": [],
+        "notes": [],
         "costs": [
             {"state": "awake", "probes": 5120, "messages": 1204, "beats": 960},
             {"state": "idle", "probes": 12, "messages": 3, "beats": 0},
@@ -271,7 +271,7 @@ def troubled_shard() -> Doc:
             member(
                 "db-c",
                 readings=[breached("lag", 8.1, cause="replication_stopped", detail="paused")],
-                asides={"lag": why},
+                skipped_metrics={"lag": why},
                 skip={"member": "db-c", "who": "ops", "reason": "rebuild", "until_s": 1200.0},
             ),
             member(

@@ -51,7 +51,7 @@ COUNTS: dict[str, Any] = {
 BUCKET: dict[str, Any] = {
     "budget": "etl",
     "label": "tenant=acme",
-    "owed_ms": 3900.0,
+    "debt_ms": 3900.0,
     "capacity_ms": 4000.0,
     "fill": 0.975,
     "running": 2,

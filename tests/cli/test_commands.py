@@ -190,9 +190,9 @@ def test_check_does_not_retry_too_soon_nor_wait_in_vain(scripted: ScriptedAgent,
 def test_check_waits_for_an_agent_that_is_restarted(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from headgate.cli import ask
+    from headgate.cli import check
 
-    monkeypatch.setattr(ask, "RETRY_S", 0.02)
+    monkeypatch.setattr(check, "RETRY_S", 0.02)
     ran = run(*CHECK, "--wait", "100ms", url=f"unix://{tmp_path}/none.sock")
     assert ran.code == 20
 
@@ -254,7 +254,7 @@ def test_a_check_wakes_an_idle_database_and_waits_for_its_first_readings(
 def test_a_check_waits_no_longer_than_waking_takes(
     scripted: ScriptedAgent, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headgate.cli.ask.WAKE_S", 0.5)
+    monkeypatch.setattr("headgate.cli.check.WAKE_S", 0.5)
     scripted.replies["GET", "/v1/check"] = without_value("stale")
     ran = run(*CHECK)
     assert ran.code == EXIT_CODES[Verdict.METRIC_UNAVAILABLE]
@@ -274,7 +274,7 @@ def test_a_check_does_not_wait_for_what_is_not_idle(
 
 
 def wrong_agent(ask: str | None, **more: object) -> Reply:
-    return Reply(builders.rejection("WRONG_AGENT", ask=ask, metrics=[], **more), 421)
+    return Reply(builders.rejection("WRONG_AGENT", check_at=ask, metrics=[], **more), 421)
 
 
 def test_check_and_explain_pass_on_the_scope(scripted: ScriptedAgent, run: Run) -> None:
@@ -300,7 +300,7 @@ def test_check_goes_where_it_is_sent_and_says_so(scripted: ScriptedAgent, run: R
 
 def test_check_uses_the_name_that_the_database_has_there(scripted: ScriptedAgent, run: Run) -> None:
     with ScriptedAgent().serving() as primary:
-        sent = wrong_agent(primary.url, ask_database="orders")
+        sent = wrong_agent(primary.url, check_at_database="orders")
         scripted.replies["GET", "/v1/check"] = sent
         primary.says("/v1/check", builders.answer())
         assert run(*CHECK).code == 0

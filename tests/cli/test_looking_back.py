@@ -13,8 +13,8 @@ import typer
 from rich.console import Console, RenderableType
 
 from headgate.cli.api import connect
-from headgate.cli.ask import explain
 from headgate.cli.asking import CheckOptions
+from headgate.cli.check import explain
 from headgate.cli.documents import read
 from headgate.cli.history import history, last_hour, minutes_ago, moment, read_rule, replay, step_of
 from headgate.cli.look import clients, starvation
@@ -204,15 +204,15 @@ def test_a_run_far_longer_than_usual_is_reported() -> None:
 
 # --- explain at a past instant -------------------------------------------------------------
 
-OF_MAIN = {"at": "2026-03-02T06:10:00Z", "database": "main", "looks": 60, "absent": 0}
+OF_MAIN = {"at": "2026-03-02T06:10:00Z", "database": "main", "looks": 60, "unavailable": 0}
 PAST: dict[str, Any] = {
     "app": "etl",
     "database": "main",
     "at": "2026-03-02T06:10:00Z",
     "until": "2026-03-02T06:11:00Z",
-    "asked_before": None,
-    "asked_after": None,
-    "told": ["98 of 100 checks were rejected: 90 by lag, 8 by rule:r1"],
+    "checked_before": None,
+    "checked_after": None,
+    "known": ["98 of 100 checks were rejected: 90 by lag, 8 by rule:r1"],
     "unknown": ["what each check saw is not kept"],
     "rejections": [],
     "sums": sums(2, 98),
@@ -248,7 +248,7 @@ def test_a_past_minute_is_shown_with_what_is_not_known() -> None:
     assert "98 of 100 checks were rejected" in page and "75%" in page
     assert "no rule matches this client" in page
     assert "not known: what each check saw is not kept" in page
-    asked = PAST | {"asked_before": "2026-03-02T06:05:00Z"}
+    asked = PAST | {"checked_before": "2026-03-02T06:05:00Z"}
     assert "last check: 06:05" in shown(drawn(past_view(read(PastDoc, asked), UTC), CANVAS))
 
 

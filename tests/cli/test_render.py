@@ -21,7 +21,7 @@ from headgate.check.api import (
     MetricView,
     StatusDoc,
 )
-from headgate.cli.ask import admission
+from headgate.cli.check import admission
 from headgate.cli.documents import read
 from headgate.cli.pages import status_page
 from headgate.cli.readings import columns_for, metric_table

@@ -76,7 +76,7 @@ def test_the_branches_are_dim_and_what_is_wrong_is_not() -> None:
 def test_split_brain_is_loud_and_both_are_shown() -> None:
     """R53"""
     text = drawn(
-        standing="unled",
+        state="unled",
         cause="split_brain",
         primary=None,
         detail="db-a and db-b both say that they are the primary",
@@ -92,7 +92,7 @@ def test_a_shard_without_a_primary_is_reported_once() -> None:
     detail = "no member is known to be the primary (db-a: connection refused)"
     lost = builders.member("db-a", role=None, role_detail="connection refused", readings=[])
     shard = builders.shard(
-        standing="unled", cause="no_primary", primary=None, detail=detail, members=[lost]
+        state="unled", cause="no_primary", primary=None, detail=detail, members=[lost]
     )
     lag = builders.absent("lag", scope="shard", cause="no_primary", detail=detail)
     text = squeezed(shown(status_page(a_status(metrics=[lag], shard=shard), Canvas(80)), 80))
@@ -101,7 +101,7 @@ def test_a_shard_without_a_primary_is_reported_once() -> None:
 
 
 def test_an_agent_that_follows_says_the_right_agent() -> None:
-    text = drawn(standing="following", primary="db-a", primary_url="https://db-a:8087")
+    text = drawn(state="following", primary="db-a", primary_url="https://db-a:8087")
     assert "→ following db-a: check at https://db-a:8087 at shard scope" in text
 
 
@@ -147,7 +147,7 @@ def test_nobody_is_lost_or_drawn_twice_however_they_replicate(
 def test_names_are_neither_markup_nor_escape_sequences() -> None:
     rude = "\x1b[2J[red]x[/red]"
     skip = {"member": rude, "who": rude, "reason": rude, "until_s": 60.0}
-    member = builders.member(rude, problem=rude, labels={rude: rude}, asides={rude: rude})
+    member = builders.member(rude, problem=rude, labels={rude: rude}, skipped_metrics={rude: rude})
     members = [member, builders.member("db-z", skip=skip, reachable=False, role_detail=rude)]
     shard = read(ShardDoc, builders.shard(shard=rude, members=members, warming_up=rude))
     for page in (
@@ -210,7 +210,10 @@ def test_a_hopeless_replica_is_not_overlooked() -> None:
     """B9"""
     why = "hopeless, skipped 5 min ago: 9000 s did not fall"
     member = builders.member(
-        "db-c", readings=[builders.breached("lag", 9000.0)], asides={"lag": why}, hopeless=["lag"]
+        "db-c",
+        readings=[builders.breached("lag", 9000.0)],
+        skipped_metrics={"lag": why},
+        hopeless=["lag"],
     )
     text = drawn(members=[builders.primary(), member])
     assert "✖ skipped for lag: hopeless, skipped 5 min ago: 9000 s did not fall" in squeezed(text)

@@ -69,8 +69,8 @@ def test_the_text_of_an_answer_leaves_out_the_raw_document() -> None:
     answer = Answer("OK", admitted=True, reason="fine", raw={"token": "hunter2"})
     assert repr(answer) == (
         "Answer(verdict='OK', admitted=True, reason='fine', retry_after_s=None, utilization=None, "
-        "metrics=(), database='', checks=(), read_only=False, unthrottled=False, ask=None, "
-        "ask_database=None, decided='agent')"
+        "metrics=(), database='', checks=(), read_only=False, unthrottled=False, check_at=None, "
+        "check_at_database=None, decided='agent')"
     )
 
 

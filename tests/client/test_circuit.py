@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from headgate import Client, ThrottlerUnavailable, WaitedTooLong
-from headgate.client.availability import Availability, Claim, Outage
+from headgate.client.circuit import Availability, Claim, Outage
 from headgate.client.steps import Ask
 from headgate.client.waits import Patience
 from tests.client.faketime import FakeTime
 from tests.client.scripted import Play, ScriptedAgent
-from tests.client.test_conversation import OK, QUESTION, REJECTED, SILENT, Talk, declared
 from tests.client.test_import import SOURCE
+from tests.client.test_retrying import OK, QUESTION, REJECTED, SILENT, Talk, declared
 from tests.fixtures.eventually import DEADLINE_S, eventually
 
 

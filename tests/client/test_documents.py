@@ -40,7 +40,7 @@ def test_an_answer_has_what_the_agents_document_says() -> None:
     said = {**in_seconds(AnswerDoc), **in_seconds(BatchDoc)}
     assert set(Answer.__match_args__) - OWN <= set(said)
     hints = get_type_hints(Answer.__init__)
-    plain = {"verdict", "admitted", "reason", "retry_after_s", "database", "read_only", "ask"}
+    plain = {"verdict", "admitted", "reason", "retry_after_s", "database", "read_only", "check_at"}
     assert {name: hints[name] for name in plain} == {name: said[name] for name in plain}
 
 

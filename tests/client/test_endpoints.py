@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import pytest
 
 from headgate import Client, InvalidSettings, ThrottlerUnavailable
-from headgate.client.availability import LOOK_BACK_AFTER_S, Endpoints
+from headgate.client.circuit import LOOK_BACK_AFTER_S, Endpoints
 from headgate.client.events import Event, Rerouted
 from headgate.client.target import Target, urls_of
 from tests.client import bodies
@@ -103,7 +103,7 @@ async def test_a_standby_that_takes_over_goes_unnoticed(
 ) -> None:
     """R52: while passive it sends to the active one; for two seconds nobody speaks."""
     active, standby = pair
-    sent_on = bodies.ok() | WRONG_AGENT | {"ask": active.url, "reason": "stands by"}
+    sent_on = bodies.ok() | WRONG_AGENT | {"check_at": active.url, "reason": "stands by"}
     caller = make_caller([active.url, standby.url])
     assert await caller.wait()
     active.stop()

@@ -23,8 +23,8 @@ ADMITTED = Answer("OK", admitted=True, reason="")
 NO = Answer("THRESHOLD_EXCEEDED", admitted=False, reason="main: lag is 7.2 s")
 WHO = ("etl:nightly", ("main",))
 ONE_OF_EACH: tuple[Event, ...] = (
-    events.Asked(*WHO, "http://a", "OK", 0.002),
-    events.Asked(*WHO, "http://a", None, 1.0, "no answer in 1 s"),
+    events.Checked(*WHO, "http://a", "OK", 0.002),
+    events.Checked(*WHO, "http://a", None, 1.0, "no answer in 1 s"),
     events.Rejected(*WHO, NO),
     events.Waited(*WHO, 0.0, 0, ADMITTED),
     events.Waited(*WHO, 3.5, 2, ADMITTED),
@@ -48,7 +48,7 @@ async def test_a_wait_in_events(agent: ScriptedAgent, make_caller: MakeCaller) -
     agent.script.plays.extend([REJECTED, OK])
     caller = make_caller(agent.url, on_event=told.append)
     await caller.wait()
-    assert kinds(told) == ["Asked", "Rejected", "Asked", "Waited"]
+    assert kinds(told) == ["Checked", "Rejected", "Checked", "Waited"]
     rejected, waited = told[1], told[3]
     assert isinstance(rejected, events.Rejected) and isinstance(waited, events.Waited)
     assert rejected[:2] == ("etl:nightly", ("main",))
@@ -58,12 +58,12 @@ async def test_a_wait_in_events(agent: ScriptedAgent, make_caller: MakeCaller) -
     told.clear()
     agent.script.plays.extend([REJECTED])
     await caller.check()
-    assert kinds(told) == ["Asked", "Rejected"]
+    assert kinds(told) == ["Checked", "Rejected"]
     told.clear()
     agent.script.default = REJECTED
     with pytest.raises(WaitedTooLong):
         await caller.wait(0)
-    assert kinds(told) == ["Asked", "Rejected", "WaitTimedOut"]
+    assert kinds(told) == ["Checked", "Rejected", "WaitTimedOut"]
 
 
 async def test_an_outage_in_events(agent: ScriptedAgent, make_caller: MakeCaller) -> None:
@@ -76,8 +76,8 @@ async def test_an_outage_in_events(agent: ScriptedAgent, make_caller: MakeCaller
     caller.time.now_s += 1
     await caller.wait()
     assert kinds(told) == [
-        *("Asked", "CircuitOpened", "FailedOpen", "Waited"),
-        *("CircuitHalfOpened", "Asked", "CircuitClosed", "WentUnthrottled", "Waited"),
+        *("Checked", "CircuitOpened", "FailedOpen", "Waited"),
+        *("CircuitHalfOpened", "Checked", "CircuitClosed", "WentUnthrottled", "Waited"),
     ]
 
 
@@ -87,13 +87,15 @@ async def test_failing_closed_in_events(agent: ScriptedAgent, make_caller: MakeC
     agent.stop()
     with pytest.raises(ThrottlerUnavailable):
         await caller.wait()
-    assert kinds(told) == ["Asked", "CircuitOpened", "FailedClosed"]
+    assert kinds(told) == ["Checked", "CircuitOpened", "FailedClosed"]
 
 
 async def test_being_sent_on_in_events(agent: ScriptedAgent, make_caller: MakeCaller) -> None:
     told: list[Event] = []
     with ScriptedAgent() as primary:
-        sent_on = bodies.ok(verdict="WRONG_AGENT", admitted=False, ask=primary.url, reason="there")
+        sent_on = bodies.ok(
+            verdict="WRONG_AGENT", admitted=False, check_at=primary.url, reason="there"
+        )
         agent.script.default = answer(421, sent_on)
         caller = make_caller(agent.url, on_event=told.append)
         await caller.check()

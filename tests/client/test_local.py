@@ -217,7 +217,7 @@ def test_a_wait_goes_on_when_the_snapshot_says_so(agent: Served, opened: Opened)
 def test_event_listeners_get_local_checks(agent: Served, opened: Opened) -> None:
     heard: list[events.Event] = []
     opened("listener", on_event=heard.append).check()
-    asked = [event for event in heard if isinstance(event, events.Asked)]
+    asked = [event for event in heard if isinstance(event, events.Checked)]
     assert (asked[-1].agent, asked[-1].verdict) == ("local", "OK")
 
 

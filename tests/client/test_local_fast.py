@@ -14,7 +14,7 @@ from headgate.check.model import Verdict
 from headgate.check.snapshot import DatabaseSnapshot, decided
 from headgate.check.snapshot_api import SnapshotReader, SnapshotWriter, hello
 from headgate.client import local_clock
-from headgate.client.availability import Availability, Endpoints
+from headgate.client.circuit import Availability, Endpoints
 from headgate.client.local import LocalCheck, LocalGate
 from headgate.client.local_answers import answer_of, to_ms
 from headgate.client.local_feed import Feed

@@ -23,7 +23,7 @@ REASON = "main: commerce/-80 is rolled up by db-a's agent"
 
 def wrong_agent(ask: str | None, database: str = "main", **more: Any) -> dict[str, Any]:
     told = {"verdict": "WRONG_AGENT", "reason": REASON, "retry_after_ms": 10, "metrics": []}
-    return bodies.rejection(database, **told, ask=ask, **more)
+    return bodies.rejection(database, **told, check_at=ask, **more)
 
 
 def ask_at(url: str | None) -> Play:
@@ -71,7 +71,7 @@ async def test_the_database_may_have_another_name_there(
 ) -> None:
     """An agent that probes a whole shard calls its databases by other names than the primary's."""
     home, primary, _ = agents
-    says(home, always=answer(421, wrong_agent(primary.url, ask_database="orders")))
+    says(home, always=answer(421, wrong_agent(primary.url, check_at_database="orders")))
     says(primary, always=answer(200, bodies.ok("orders")))
     caller = make_caller(home.url)
     for _ in range(2):
@@ -124,7 +124,11 @@ async def test_agents_that_point_at_each_other_are_a_rejection_that_is_waited_ou
     says(other, always=ask_at(one.url))
     caller = make_caller(one.url, max_wait_s=60, unavailable_after_s=0)
     rejected = await caller.check()
-    assert (rejected.verdict, rejected.admitted, rejected.ask) == ("WRONG_AGENT", False, other.url)
+    assert (rejected.verdict, rejected.admitted, rejected.check_at) == (
+        "WRONG_AGENT",
+        False,
+        other.url,
+    )
     assert counts(agents)[:2] == [2, 1]
     with pytest.raises(WaitedTooLong, match="WRONG_AGENT"):
         await caller.wait()
@@ -156,7 +160,7 @@ async def test_following_can_be_switched_off(
     home, primary, _ = agents
     says(home, always=ask_at(primary.url))
     answered = await make_caller(home.url, follow=False).check()
-    assert (answered.verdict, answered.ask) == ("WRONG_AGENT", primary.url)
+    assert (answered.verdict, answered.check_at) == ("WRONG_AGENT", primary.url)
     assert counts(agents) == [1, 0, 0]
 
 

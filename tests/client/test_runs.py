@@ -121,7 +121,7 @@ def test_room_is_a_share(utilization: float) -> None:
 
 
 # --- against databases of three kinds -------------------------------------------------------
-# 2,000 items/s are to be had; 1,000 are as many as the database bears.
+# 2,000 items/s are to be had; 1,000 are as many as the database sustained.
 
 
 def instant() -> Callable[[float, float], float]:

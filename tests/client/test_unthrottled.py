@@ -18,7 +18,7 @@ from headgate.client.unthrottled import MAX_PENDING, PATH, RETRY_AFTER_S, Period
 from headgate.history.unthrottled_api import MAX_PERIODS, UnthrottledBody
 from tests.client.conftest import MakeCaller
 from tests.client.scripted import OK, Heard, Play, ScriptedAgent, answer
-from tests.client.test_conversation import response
+from tests.client.test_retrying import response
 from tests.fixtures.eventually import DEADLINE_S, aeventually, eventually
 
 TAKEN = response(200, b'{"taken": 1}')

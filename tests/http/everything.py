@@ -183,18 +183,18 @@ class Everything:
             member(
                 "db-d",
                 readings={"lag": Sample(9000.0, now)},
-                asides={"lag": "hopeless"},
-                aside_kinds={"lag": "hopeless"},
+                skipped_metrics={"lag": "hopeless"},
+                skip_kinds={"lag": "hopeless"},
                 hopeless=("lag",),
             ),
             member(
                 "db-e",
                 lost=gone,
                 problem="connection refused",
-                asides={"lag": "missing for 11 min"},
-                aside_kinds={"lag": "missing"},
+                skipped_metrics={"lag": "missing for 11 min"},
+                skip_kinds={"lag": "missing"},
             ),
-            member("db-f", asides={"lag": "skipped"}, aside_kinds={"lag": "skipped"}),
+            member("db-f", skipped_metrics={"lag": "skipped"}, skip_kinds={"lag": "skipped"}),
         )
         lag = stand(metric("lag"), window(Sample(0.3, now)), scope=Scope.SHARD)
         empty = stand(metric("threads_running"), window(gone), scope=Scope.SHARD)

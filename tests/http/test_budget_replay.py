@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate.base.clock import SystemClock
-from headgate.budgets.ask import StatementIdentity
+from headgate.budgets.model import StatementIdentity
 from headgate.budgets.replay_api import BudgetReplayDoc
 from headgate.budgets.service import Gear, TrafficPlan
 from headgate.budgets.traces import Trace, TraceBatch

@@ -53,8 +53,8 @@ def test_a_healthy_database_admits(served: Served, unix: bool) -> None:
         "exempted": [],
         "dice_waived": False,
         "read_only": False,
-        "ask": None,
-        "ask_database": None,
+        "check_at": None,
+        "check_at_database": None,
         "budget": None,
         "metrics": [],
     }

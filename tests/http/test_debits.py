@@ -34,7 +34,7 @@ def test_the_first_goes_and_the_second_comes_back_later(served: Served) -> None:
         "budget": "etl",
         "state": "charged",
         "cost_s": 0.6,
-        "owed_s": 0.0,
+        "debt_s": 0.0,
         "capacity_s": 1.0,
         "note": "",
         "ledger": "the agent's own",
@@ -48,7 +48,7 @@ def test_the_first_goes_and_the_second_comes_back_later(served: Served) -> None:
 
 def test_the_same_request_is_decided_again_each_time(served: Served) -> None:
     """The bytes of an admission are kept for questions that are alike: never these."""
-    owed = [ask(served, "budget=etl&cpu_s=0.1").json["budget"]["owed_s"] for _ in range(3)]
+    owed = [ask(served, "budget=etl&cpu_s=0.1").json["budget"]["debt_s"] for _ in range(3)]
     assert owed == pytest.approx([0.0, 0.1, 0.2], abs=0.01)
 
 
@@ -59,7 +59,7 @@ def test_a_check_without_a_budget_is_charged_none(served: Served) -> None:
 def test_to_explain_charges_nothing(served: Served) -> None:
     for _ in range(3):
         explained = ask(served, path="/v1/explain")
-        assert (explained.json["verdict"], explained.json["budget"]["owed_s"]) == ("OK", 0.0)
+        assert (explained.json["verdict"], explained.json["budget"]["debt_s"]) == ("OK", 0.0)
 
 
 def test_an_unknown_budget_is_a_404_with_the_nearest_name(served: Served) -> None:

@@ -35,7 +35,7 @@ ONLY_WITH_SHARDS = {
     *ONLY_BEATING,
     "headgate_member_state",
     "headgate_member_hopeless",
-    "headgate_member_aside",
+    "headgate_member_skipped",
     "headgate_shard_metric_healthy",
     "headgate_role",
     "headgate_shard_leading",
@@ -61,7 +61,7 @@ ELSEWHERE = {
     "headgate_connections_max",
     "headgate_connections_rejected_total",
     "headgate_connections_shed_total",
-    "headgate_standing_by",
+    "headgate_standby",
     "headgate_takeovers_total",
     "headgate_client_held_seconds",
     "headgate_metric_unavailable",
@@ -287,14 +287,14 @@ def test_a_leading_agent_shows_its_members(serve: Serve) -> None:
         member(
             "db-c",
             readings={"lag": Sample(9.0, now)},
-            asides={"lag": "skipped by ops"},
-            aside_kinds={"lag": "skipped"},
+            skipped_metrics={"lag": "skipped by ops"},
+            skip_kinds={"lag": "skipped"},
         ),
         member("db-d", lost=gone, problem="connection refused", readings={"lag": gone}),
         member(
             "db-e",
-            asides={"lag": "hopeless"},
-            aside_kinds={"lag": "hopeless"},
+            skipped_metrics={"lag": "hopeless"},
+            skip_kinds={"lag": "hopeless"},
             hopeless=("lag",),
         ),
     )
@@ -310,17 +310,17 @@ def test_a_leading_agent_shows_its_members(serve: Serve) -> None:
     assert value(samples, "headgate_shard_leading", **main) == 1
     members = {
         state: value(samples, "headgate_shard_members", **main, state=state)
-        for state in ("counted", "aside", "missing")
+        for state in ("counted", "skipped", "missing")
     }
-    assert members == {"counted": 2, "aside": 2, "missing": 1}
+    assert members == {"counted": 2, "skipped": 2, "missing": 1}
     assert value(samples, "headgate_shard_metric_value", **main, metric="lag") == 0.3
     hopeless = [labels for name, labels in samples if name == "headgate_member_hopeless"]
     assert [dict(labels)["member"] for labels in hopeless] == ["db-e"]
-    asides = {
-        m: value(samples, "headgate_member_aside", **main, member=m, why=why)
+    skipped_metrics = {
+        m: value(samples, "headgate_member_skipped", **main, member=m, why=why)
         for m, why in (("db-b", "skipped"), ("db-c", "skipped"), ("db-e", "hopeless"))
     }
-    assert asides == {"db-b": None, "db-c": 1, "db-e": 1}
+    assert skipped_metrics == {"db-b": None, "db-c": 1, "db-e": 1}
     read = {"metric": "lag", **main}
     assert value(samples, "headgate_member_reading", member="db-b", **read) == 0.3
     assert value(samples, "headgate_member_reading", member="db-d", **read) is None, "no frozen 0"

@@ -244,7 +244,7 @@ async def test_a_program_gets_the_same_as_a_person() -> None:
     )  # fmt: skip
     [shard] = doc["shards"]
     assert (shard["condition"], shard["rules"], shard["checks"]) == ("healthy", 2, 1200)
-    assert shard["told_s_ago"] == 620
+    assert shard["reported_s_ago"] == 620
     assert [(agent["host"], agent["progress"]) for agent in shard["agents"]] == [
         ("db-a", "current"),
         ("db-b", "behind"),

@@ -68,7 +68,7 @@ def look(state: FollowState, **more: Any) -> FleetLook:
 def test_a_fleet_that_is_followed_is_one_quiet_line() -> None:
     doc = look(FRESH).doc(NOW)
     assert doc.says == "n 14 from etcd 10.0.0.1:2379, last seen 1.0 s ago"
-    assert (doc.heard_s_ago, doc.stale_for_s, doc.kept) == (1.0, None, 0)
+    assert (doc.last_seen_s_ago, doc.stale_for_s, doc.kept) == (1.0, None, 0)
     assert look(FRESH).advice() == []
 
 

@@ -217,7 +217,7 @@ def test_metrics_of_a_day_come_in_steps_with_no_peak_lost(watched: Served) -> No
     assert found["step_minutes"] == 5
     one, other = found["minutes"]
     assert (one["low"], one["mean"], one["high"]) == (1.0, 5.0, 9.0)
-    assert (one["looks"], one["absent"], one["breached_share"]) == (180, 60, 0.5)
+    assert (one["looks"], one["unavailable"], one["breached_share"]) == (180, 60, 0.5)
     assert (other["mean"], other["high"]) == (3.0, 3.0)
     assert watched.ask("GET", "/v1/history/metrics?step=1s").status == 422
 
@@ -352,7 +352,7 @@ def test_explain_at_a_past_instant(watched: Served) -> None:
     )
     found = ok(past(watched, "app=pt&database=main&at=30m"))
     assert found["sums"]["by_reason"] == {"metric": 90, "dice": 8}
-    assert found["told"] == [
+    assert found["known"] == [
         "98 of 100 checks were rejected: 90 by load, 8 by rule:r1",
         "load was above its threshold of 5 for 75% of the minute: 2 to 9",
     ]
@@ -360,8 +360,8 @@ def test_explain_at_a_past_instant(watched: Served) -> None:
     assert [metric["high"] for metric in found["metrics"]] == [9.0]
     assert any("stored by the minute" in told for told in found["unknown"])
     quiet = ok(past(watched, "app=pt&database=main&at=28m"))
-    assert quiet["told"] == ["pt did not check main in that minute"]
-    assert quiet["asked_before"] < quiet["at"] < quiet["asked_after"]
+    assert quiet["known"] == ["pt did not check main in that minute"]
+    assert quiet["checked_before"] < quiet["at"] < quiet["checked_after"]
     assert any("no metric of that minute" in told for told in quiet["unknown"])
 
 

@@ -79,7 +79,7 @@ def test_replicas_that_no_settings_name_are_found_by_their_primary(
         ends.enter_context(running(agents))
         agents.await_lead("127.0.0.2")
         eventually(lambda: "127.0.0.3, worst of 1" in _detail(agents, "127.0.0.2"))
-        eventually(lambda: agents.check_shard("127.0.0.3")["ask"] == agents["127.0.0.2"].url)
+        eventually(lambda: agents.check_shard("127.0.0.3")["check_at"] == agents["127.0.0.2"].url)
 
         joined = ends.enter_context(
             postgres.start_replica(found.primary, servers_dir, name="127.0.0.4")
@@ -370,7 +370,7 @@ def test_one_agent_speaks_for_a_whole_shard_and_through_a_promotion(
 
     def shows_the_new_one() -> bool:
         view = agent.get(f"/v1/databases/{old}/shard").json
-        leads = view["primary"] == shard.primary.name and view["standing"] == "leading"
+        leads = view["primary"] == shard.primary.name and view["state"] == "leading"
         roles = {m["member"]: m["role"] for m in view["members"]}
         return bool(leads and roles[old] == "replica")
 
@@ -419,7 +419,7 @@ def _two_agents(folder: Path) -> tuple[AgentProcess, AgentProcess]:
 
 def _stands_by(standby: AgentProcess, active: AgentProcess) -> None:
     answer = eventually(lambda: (a := standby.check())["verdict"] == "WRONG_AGENT" and a)
-    assert answer["ask"] == active.url
+    assert answer["check_at"] == active.url
     eventually(active.admitted)
     eventually(lambda: _is_advised(standby, "is the standby of"))
 

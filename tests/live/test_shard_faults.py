@@ -117,7 +117,7 @@ def _taken_over(shared: Deployment, watch: Watch, promotions: Promotions, old: s
     assert any(t.cause not in NOT_LEADING for t in [*handing_over, told[0]])
     assert "split_brain" not in {t.cause for t in handing_over}
     assert all(t.cause in HANDING_OVER for t in watch.by(old, since=gone_at))
-    eventually(lambda: shared.agents.shard_of(old)["standing"] == "following")
+    eventually(lambda: shared.agents.shard_of(old)["state"] == "following")
 
 
 def test_the_heartbeat_is_never_written_on_the_wrong_host(shared: Deployment) -> None:
@@ -192,7 +192,7 @@ def test_split_brain_is_visible_and_rejected_by_both(shared: Deployment) -> None
     postgres.follow(other, new)
     agents.await_lead(new.name)
     postgres.rejoin(old, new)
-    eventually(lambda: agents.shard_of(old.name)["standing"] == "following")
+    eventually(lambda: agents.shard_of(old.name)["state"] == "following")
 
 
 def _shows_split_brain(agents: ShardAgents, name: str) -> bool:

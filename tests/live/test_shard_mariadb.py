@@ -400,7 +400,7 @@ class TestShard:
 
     @staticmethod
     def _follows(shared: Deployment, name: str) -> bool:
-        return bool(shared.agents.shard_of(name)["standing"] == "following")
+        return bool(shared.agents.shard_of(name)["state"] == "following")
 
     def test_a_new_primary_takes_over_although_nobody_checks(self, shared: Deployment) -> None:
         """R45: and what its predecessor said before is no split brain."""
@@ -410,7 +410,7 @@ class TestShard:
         def leads() -> bool:
             seen = shared.agents.shard_of(new.name)
             causes.add(seen["cause"])
-            return bool(seen["standing"] == "leading" and not seen["warming_up"])
+            return bool(seen["state"] == "leading" and not seen["warming_up"])
 
         try:
             promote(shard, new, step_down)

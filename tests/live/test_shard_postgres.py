@@ -275,10 +275,10 @@ def _shown_aside(shared: Deployment) -> None:
     agents, primary = shared.agents, shared.primary
     answer = eventually(lambda: (told := agents.check_shard(primary))["admitted"] and told)
     assert "skipped: db-b (skipped by uid:" in answer["metrics"][0]["detail"]
-    member = eventually(lambda: (m := agents.member_of(primary, "db-b"))["asides"] and m)
+    member = eventually(lambda: (m := agents.member_of(primary, "db-b"))["skipped_metrics"] and m)
     assert member["skip"]["reason"] == "its host is being replaced"
     assert 0 < member["skip"]["until_s"] <= 3600
-    assert "skipped by" in member["asides"]["lag"]
+    assert "skipped by" in member["skipped_metrics"]["lag"]
     assert any("db-b is skipped" in told for told in shared.lead.get("/v1/status").json["advice"])
 
 
@@ -337,7 +337,7 @@ def test_shard_primary_spof_costs_only_the_shard_scope(shared: Deployment) -> No
             eventually(partial(agents[name].admitted, metrics="host/lag,host/queue"))
             answer = agents.check_shard(name)
             assert not answer["admitted"]
-            assert answer["ask"] == shared.lead.url or "no primary" in answer["reason"]
+            assert answer["check_at"] == shared.lead.url or "no primary" in answer["reason"]
         # Forwarding falls back to saying where to ask.
         question = "/v1/check?app=test:job&database=main&metrics=shard/lag"
         assert agents[shared.forwarding].get(question).status in (421, 424)
@@ -378,14 +378,14 @@ def test_a_replicas_dead_database_rejects_until_missing_for_s_and_is_then_skippe
         agents.change(lead, "PATCH", "metrics/lag", {"missing_for_s": 0.5})
         answer = eventually(lambda: (told := agents.check_shard(lead))["admitted"] and told)
         assert "skipped: db-b (missing for" in answer["metrics"][0]["detail"]
-        member = eventually(lambda: (m := agents.member_of(lead, "db-b"))["asides"] and m)
-        assert "missing for" in member["asides"]["lag"]
+        member = eventually(lambda: (m := agents.member_of(lead, "db-b"))["skipped_metrics"] and m)
+        assert "missing for" in member["skipped_metrics"]["lag"]
     finally:
         agents.change(lead, "POST", "metrics/lag/revert")
         replica.start()
     postgres.await_following(replica)
     agents.await_lead(lead)
-    eventually(lambda: not agents.member_of(lead, "db-b")["asides"])
+    eventually(lambda: not agents.member_of(lead, "db-b")["skipped_metrics"])
 
 
 # --- asked in the wrong place ------------------------------------------------------------------
@@ -398,7 +398,7 @@ def test_a_replicas_agent_says_the_right_agent(shared: Deployment) -> None:
     response = eventually(lambda: told if (told := agent.get(path)).status == 421 else None)
     assert response is not None
     assert response.json["verdict"] == "WRONG_AGENT"
-    assert response.json["ask"] == shared.lead.url
+    assert response.json["check_at"] == shared.lead.url
 
 
 def test_an_agent_that_forwards_answers_as_the_primarys_does(shared: Deployment) -> None:

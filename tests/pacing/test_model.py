@@ -50,7 +50,7 @@ def test_the_rate_is_bounded_whatever_is_observed(observed: list[Observation]) -
     for seen in observed:
         pace = step(pace, seen)
         assert MIN_RATE <= pace.rate <= MAX_RATE
-        assert MIN_RATE <= pace.bears <= MAX_RATE
+        assert MIN_RATE <= pace.sustained <= MAX_RATE
 
 
 @given(OBSERVATIONS)
@@ -69,15 +69,15 @@ def test_slow_start_doubles_while_all_that_is_released_is_taken() -> None:
 
 
 def test_slow_start_only_doubles_whatever_was_declared_and_borne() -> None:
-    """R142: one check with a cost of a million says nothing of what the database bears."""
+    """R142: one check with a cost of a million says nothing of what the database sustained."""
     assert step(Pace(), QUIET._replace(taken=1e6)).rate == pytest.approx(INITIAL_RATE * 2)
 
 
 def test_a_breach_leaves_no_more_than_was_really_used() -> None:
-    far_too_high = Pace(rate=1e9, bears=1e9, starting=False)
+    far_too_high = Pace(rate=1e9, sustained=1e9, starting=False)
     seen = QUIET._replace(load=2.0, breached=True, taken=25.0)
-    assert step(far_too_high, seen).bears == 100
-    at_start = Pace(rate=1e9, bears=1e9)
+    assert step(far_too_high, seen).sustained == 100
+    at_start = Pace(rate=1e9, sustained=1e9)
     assert step(at_start, seen).rate <= 100
 
 
@@ -97,40 +97,40 @@ def test_idle_then_burst_an_idle_system_builds_up_no_rate() -> None:
 
 
 def test_no_growth_while_the_limit_is_not_what_limits() -> None:
-    settled = Pace(rate=100, bears=100, starting=False)
+    settled = Pace(rate=100, sustained=100, starting=False)
     half_used = QUIET._replace(load=0.5, taken=12.0)
-    assert after(settled, half_used, 50).bears == 100
+    assert after(settled, half_used, 50).sustained == 100
 
 
 def test_windup_a_breach_by_others_does_not_cut_what_we_did_not_use() -> None:
     """The gate is closed, nobody is admitted: the rate waits for the end of it."""
-    settled = Pace(rate=100, bears=100, starting=False)
-    assert after(settled, QUIET._replace(load=3.0, breached=True), 1000).bears == 100
+    settled = Pace(rate=100, sustained=100, starting=False)
+    assert after(settled, QUIET._replace(load=3.0, breached=True), 1000).sustained == 100
 
 
 def test_missed_recovery_an_idle_database_is_tried_again() -> None:
     """R27: after a long trouble the rate comes back by itself, soon."""
-    cut = Pace(rate=MIN_RATE, bears=MIN_RATE, starting=False)
+    cut = Pace(rate=MIN_RATE, sustained=MIN_RATE, starting=False)
     assert after(cut, QUIET._replace(limited=True), 40).rate > 1000
 
 
 def test_missed_recovery_of_a_queue_that_stopped() -> None:
     empty = Queue(drained_per_s=None, waiting=0.0, full_s=0.5)
-    cut = Pace(rate=MIN_RATE, bears=MIN_RATE, starting=False)
+    cut = Pace(rate=MIN_RATE, sustained=MIN_RATE, starting=False)
     assert after(cut, QUIET._replace(limited=True, queue=empty), 40).rate > 100
 
 
 @pytest.mark.parametrize(("load", "grows"), [(0.5, True), (1.5, False)])
 def test_near_the_set_point_the_rate_follows_the_error(load: float, grows: bool) -> None:
-    settled = Pace(rate=100, bears=100, starting=False)
+    settled = Pace(rate=100, sustained=100, starting=False)
     found = step(settled, QUIET._replace(load=load, taken=25.0, limited=True))
-    assert (found.bears > 100) is grows
+    assert (found.sustained > 100) is grows
     assert (found.rate > 100) is grows
 
 
 def test_a_queue_is_measured_by_its_length_not_by_the_lag_it_showed() -> None:
     """The lag is still fine; what has been released since will be waited for."""
-    settled = Pace(rate=400, bears=400, starting=False)
+    settled = Pace(rate=400, sustained=400, starting=False)
     long = Queue(drained_per_s=400, waiting=800, full_s=0.5)
     short = long._replace(waiting=50)
     seen = QUIET._replace(load=0.5, taken=100.0, limited=True)
@@ -139,9 +139,9 @@ def test_a_queue_is_measured_by_its_length_not_by_the_lag_it_showed() -> None:
 
 
 def test_one_reading_that_is_off_does_not_stop_the_release() -> None:
-    settled = Pace(rate=400, bears=400, starting=False)
+    settled = Pace(rate=400, sustained=400, starting=False)
     off = Queue(drained_per_s=0.0, waiting=200, full_s=0.5)
-    assert step(settled, QUIET._replace(load=1.0, taken=100.0, queue=off)).bears > 200
+    assert step(settled, QUIET._replace(load=1.0, taken=100.0, queue=off)).sustained > 200
 
 
 @given(st.floats(0.01, 1000), st.sampled_from([0.1, 0.25, 1.0]))

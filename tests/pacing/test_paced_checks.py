@@ -197,7 +197,7 @@ REJECTIONS: dict[str, tuple[Verdict, Rejecting]] = {
     "no such database": (Verdict.UNKNOWN_METRIC, _told(Gate(), check("etl", database="nope"))),
     "a metric never read": (Verdict.UNKNOWN_METRIC, _told(Gate(lag=None))),
     "a metric that failed": (Verdict.METRIC_UNAVAILABLE, _told(_broken())),
-    "released all it bears": (Verdict.PACED, _told(Gate().exhaust())),
+    "released all it sustained": (Verdict.PACED, _told(Gate().exhaust())),
     "a budget that is full": (Verdict.OVER_BUDGET, _with_budget(rate=50, capacity=200)),
     "a budget for less": (Verdict.OVER_BUDGET, _with_budget(rate=50, capacity=50)),
     "a budget that drains slowly": (Verdict.OVER_BUDGET, _with_budget(rate=0.1, capacity=200)),

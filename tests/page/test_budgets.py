@@ -11,8 +11,8 @@ import pytest
 
 from headgate.base.clock import SystemClock
 from headgate.budgets.api import PatternDoc, ViolationDoc, ViolationsDoc
-from headgate.budgets.ask import StatementIdentity
 from headgate.budgets.limits import BUDGET_SETTINGS
+from headgate.budgets.model import StatementIdentity
 from headgate.budgets.readings import BudgetReadings
 from headgate.budgets.service import Gear, TrafficPlan
 from headgate.budgets.traces import Trace

@@ -221,12 +221,12 @@ def seat(name: str, above: str | None = "db-a", **more: Any) -> MemberDoc:
         "unreachable_for_s": None,
         "reported_s_ago": 0.1,
         "joined_s_ago": None,
-        "asked_s_ago": 1.0,
+        "checked_s_ago": 1.0,
         "clock_ahead_s": None,
         "skip": None,
         "readings": [reading()],
-        "asides": {},
-        "aside_kinds": {},
+        "skipped_metrics": {},
+        "skip_kinds": {},
         "hopeless": [],
     }
     return MemberDoc(**{**usual, **more})
@@ -263,7 +263,7 @@ def test_members_hang_below_the_one_they_replicate_from() -> None:
 def test_a_hopeless_replica_is_marked_and_counted() -> None:
     """B9"""
     why = {"lag": "hopeless, skipped 5 min ago"}
-    doc = shard(seat("db-a"), seat("db-b", asides=why, hopeless=["lag"]))
+    doc = shard(seat("db-a"), seat("db-b", skipped_metrics=why, hopeless=["lag"]))
     rows = tree(doc)
     [row] = [row for row in rows if row.member.member == "db-b"]
     assert (row.word, row.tone) == ("hopeless", "bad")
@@ -398,7 +398,7 @@ class World:
 def _member(name: str, at: float, is_a: Role, lag: float | None) -> MemberView:
     above = "" if is_a is Role.PRIMARY else "1"
     seen = RoleSeen(is_a, at, term=3, server_id="1" if not above else name, upstream_id=above)
-    report = MemberReport(name, at, seen, url=f"https://{name}:8087", asked_s_ago=3.0)
+    report = MemberReport(name, at, seen, url=f"https://{name}:8087", checked_s_ago=3.0)
     readings = {} if lag is None else {"lag": Sample(lag, at)}
     known = Member(name, f"https://{name}:8087", not above, report)
     return MemberView(known, "", None, readings, {}, {}, (), None)
@@ -688,7 +688,7 @@ def test_a_member_is_skipped_and_counted_again(served: Served, operator: Visitor
     shown = operator.post(f"{path}/preview", fields, script=True)
     assert "db-c will not count for 30m : rebuild" in text_of(shown)
     assert WORLD.skips == {}
-    done = operator.post(f"{path}/aside", fields, script=True)
+    done = operator.post(f"{path}/skip", fields, script=True)
     assert "db-c is skipped in commerce/-80" in text_of(done)
     assert "headgate shard unskip main db-c" in text_of(done)
     assert WORLD.skips["db-c"].who.startswith("ops")
@@ -711,7 +711,7 @@ def test_a_skip_without_reason_or_end_is_rejected(
     served: Served, operator: Visitor, fields: dict[str, str], status: int
 ) -> None:
     in_a_shard(served)
-    reply = operator.post("/databases/main/members/db-c/aside", fields, script=True)
+    reply = operator.post("/databases/main/members/db-c/skip", fields, script=True)
     assert reply.status == status
     assert WORLD.skips == {}
 

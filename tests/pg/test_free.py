@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from headgate.budgets.ask import Dialect
+from headgate.budgets.model import Dialect
 from headgate.budgets.sql_text import fingerprint
 from tests.pg.gate import Gate, Session, block, budget
 from tests.pg.wire import ERROR, SYNC, bind, prepare, raw_session

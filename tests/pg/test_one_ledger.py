@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from headgate.base.clock import SystemClock
-from headgate.budgets.ask import DebitResult, DebitState
 from headgate.budgets.charging import LedgerOf
 from headgate.budgets.counterfactual import ReplayServer, counterfactual
+from headgate.budgets.model import DebitResult, DebitState
 from headgate.budgets.native.ledger import core
 from headgate.budgets.parse import parse_budget, parse_policy
 from headgate.budgets.pgext.debits import RegionLedger
@@ -97,7 +97,7 @@ def test_a_statement_fills_the_bucket_that_checks_are_blocked_by(slow: World) ->
         session.execute(BURN)
     blocked = slow.debit(slow.capacity_s)
     assert blocked.state is DebitState.OVER
-    assert blocked.owed_s is not None and blocked.owed_s > 0.001
+    assert blocked.debt_s is not None and blocked.debt_s > 0.001
     assert blocked.retry_after_s is not None and blocked.retry_after_s > 0.1
     assert slow.counts()["blocked_capacity"] == 1
 
@@ -125,7 +125,7 @@ def test_root_writes_nothing_to_memory_that_the_servers_user_can_rewrite(slow: W
     ledger.tend_now()
     assert "by the server's own user alone" in ledger.fault
     debit = ledger.debit(parse_budget(slow.row), 1, SystemClock().now())
-    assert debit.state is DebitState.RESTS
+    assert debit.state is DebitState.INACTIVE
 
 
 # --- traces ---------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import psycopg
 
-from headgate.budgets.ask import Dialect
+from headgate.budgets.model import Dialect
 from tests.pg.conftest import where_versions_differ
 from tests.pg.gate import Gate, Session
 from tests.proxy.live.test_same_meaning import (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 
-from headgate.budgets.ask import Dialect
+from headgate.budgets.model import Dialect
 from headgate.budgets.sql_text import fingerprint
 from tests.pg.conftest import where_versions_differ
 from tests.pg.gate import Gate, Session, block, budget, cpu_s, detail, tagged

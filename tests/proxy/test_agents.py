@@ -30,7 +30,9 @@ OK, SICK = health((LAG, 1.0)), health((LAG, 9.0))
 SHARD_LAG = metric("lag", threshold=5, scope="shard")
 ELSEWHERE = health(
     (SHARD_LAG, 0.1),
-    shard=shard_health((SHARD_LAG, absent(Cause.ELSEWHERE)), ask=C, ask_database="orders"),
+    shard=shard_health(
+        (SHARD_LAG, absent(Cause.ELSEWHERE)), check_at=C, check_at_database="orders"
+    ),
 )
 
 

@@ -154,7 +154,9 @@ def test_a_replica_is_used_rested_or_left(told: ToldMember, standing: ServerUse)
 
 
 def test_one_that_is_skipped_for_its_lag_takes_no_sessions() -> None:
-    told = member("b", readings=(ToldReading("lag", "s", "healthy"),), asides={"lag": "too far"})
+    told = member(
+        "b", readings=(ToldReading("lag", "s", "healthy"),), skipped_metrics={"lag": "too far"}
+    )
     assert fitness_of(told).why == "lag: too far"
 
 

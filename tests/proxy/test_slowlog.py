@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import Dialect
+from headgate.budgets.model import Dialect
 from headgate.proxy.layout import EVENT_DELAYED, EVENT_WARNED
 from headgate.proxy.process import Slowlog, SlowlogTerms, redacted
 from tests.fixtures.fakes import HandClock

@@ -65,6 +65,16 @@ def test_a_bad_page_is_found_line_by_line() -> None:
     ]
 
 
+def test_a_bad_name_in_a_reference_is_found() -> None:
+    table = (
+        "| `asked_s_ago` | a |\n| `lag` | `absence`, `member_aside{why}` |\nthe `asked_at` of it\n"
+    )
+    assert found("docs/reference/a.md", words.names_in_tables(table)) == [
+        "1 “asked”: write check",
+        "2 “aside”: write skip",
+    ]
+
+
 def test_a_bad_template_is_found_without_its_code() -> None:
     page = '<p title="Whom it meets">\n{% if refused %}Work {{ asked }} anew{% endif %}</p>'
     page += "\n{{ 'Set it aside' if is_told else 'refused' }}"

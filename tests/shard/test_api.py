@@ -45,13 +45,13 @@ def test_it_is_json_whatever_is_missing() -> None:
 
 def test_the_three_standpoints() -> None:
     leading = doc()
-    assert (leading.standing, leading.primary, leading.term) == ("leading", "db-a", 3)
+    assert (leading.state, leading.primary, leading.term) == ("leading", "db-a", 3)
     following = doc(standpoint=Following("db-b", "https://db-b:8087"))
-    assert (following.standing, following.primary) == ("following", "db-b")
+    assert (following.state, following.primary) == ("following", "db-b")
     assert following.primary_url == "https://db-b:8087"
     assert doc(standpoint=Following("db-b", "")).primary_url is None
     unled = doc(standpoint=Unled(Absent(Cause.NO_PRIMARY, "nobody is", NOW.mono_s)))
-    assert (unled.standing, unled.cause, unled.detail) == ("unled", "no_primary", "nobody is")
+    assert (unled.state, unled.cause, unled.detail) == ("unled", "no_primary", "nobody is")
     assert unled.primary is None
 
 
@@ -206,11 +206,16 @@ def test_split_brain_is_reported() -> None:
 
 
 def test_a_skipped_member_is_shown_with_why_and_until_when() -> None:
-    [line] = told(member(skip=SKIP, asides={"lag": "skipped by ops"}))
+    [line] = told(member(skip=SKIP, skipped_metrics={"lag": "skipped by ops"}))
     assert "db-b is skipped by ops for another 20 min: rebuild" in line
     assert "`headgate shard unskip main db-b`" in line
     [line] = told(
-        member(asides={"lag": "missing for 11 min: rejected", "x": "missing for 11 min: rejected"})
+        member(
+            skipped_metrics={
+                "lag": "missing for 11 min: rejected",
+                "x": "missing for 11 min: rejected",
+            }
+        )
     )
     assert line == "main: db-b is skipped for lag, x: missing for 11 min: rejected"
 
@@ -225,7 +230,9 @@ def test_a_metric_that_a_standby_cannot_have_is_no_advice() -> None:
 
 def test_a_hopeless_replica_is_reported_loudly_and_once() -> None:
     """B9"""
-    [line] = told(member(asides={"lag": "hopeless, skipped 5 min ago: …"}, hopeless=("lag",)))
+    [line] = told(
+        member(skipped_metrics={"lag": "hopeless, skipped 5 min ago: …"}, hopeless=("lag",))
+    )
     assert line.startswith("HOPELESS: main: db-b does not count for lag, and clients are admitted")
     assert "hopeless, skipped 5 min ago" in line
 
@@ -238,7 +245,7 @@ def test_a_newcomer_that_delays_its_shard_is_reported_with_the_way_out() -> None
     assert "grace_s" in line
     assert told(member(**late), uptime_s=125.0) == [], "everybody is new to a new agent"
     assert told(member(**{**late, "joined_s_ago": 86000.0})) == []
-    assert "grace_s" not in "".join(told(member(**late, asides={"lag": "in its grace"})))
+    assert "grace_s" not in "".join(told(member(**late, skipped_metrics={"lag": "in its grace"})))
 
 
 def test_a_shard_of_the_largest_size_is_shown() -> None:

@@ -14,10 +14,10 @@ from headgate.metrics.model import MetricSpec
 from headgate.metrics.samples import Absent, Cause, Instant, Sample
 from headgate.shard.model import Skip
 from headgate.shard.rollup import (
-    AsideKind,
     MemberCourse,
     MemberReading,
     Rolled,
+    SkipKind,
     follow,
     roll_up,
     skip_hopeless,
@@ -78,7 +78,7 @@ class World:
 
 
 def skipped(rolled: Rolled) -> list[str]:
-    return [aside.member for aside in rolled.asides if aside.kind is AsideKind.HOPELESS]
+    return [skipped.member for skipped in rolled.skipped if skipped.kind is SkipKind.HOPELESS]
 
 
 # --- who is --------------------------------------------------------------------------------------
@@ -91,9 +91,9 @@ def test_a_hopeless_replica_delays_its_shard_for_ten_minutes_and_no_longer() -> 
     after = world.pass_s(5, a=STUCK, b=FINE)
     assert skipped(after) == ["a"]
     assert isinstance(after.reading, Sample) and after.reading.value == 0.1
-    [aside] = after.asides
-    assert "hopeless" in aside.why and "counts again at 50 s or less" in aside.why
-    assert aside.why in after.reading.detail, "every answer says so"
+    [one] = after.skipped
+    assert "hopeless" in one.why and "counts again at 50 s or less" in one.why
+    assert one.why in after.reading.detail, "every answer says so"
 
 
 def test_it_counts_again_as_soon_as_it_is_no_longer_far_above() -> None:

@@ -358,7 +358,7 @@ async def test_the_one_registered_primary_is_contacted_while_no_member_has_been_
     world = await open_world(role=replica(), discover=HOSTS)
     world.shards.membership.found_in_fleet([registered("db-b", "primary"), registered("db-c")])
     await world.pass_s(0.5)
-    assert world.look().verdict is Verdict.WRONG_AGENT and world.look().ask == url("db-b")
+    assert world.look().verdict is Verdict.WRONG_AGENT and world.look().check_at == url("db-b")
 
 
 async def test_two_registered_primaries_say_nothing(open_world: OpenWorld) -> None:

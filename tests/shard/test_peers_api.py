@@ -42,7 +42,7 @@ REPORT = MemberReport(
     },
     labels={"region": "eu"},
     activity=Activity.IDLE,
-    asked_s_ago=3.0,
+    checked_s_ago=3.0,
     url="https://db-b:8087",
 )
 PULL = Pull("commerce/-80", "main", "db-a", "https://db-a:8087", ROLE, Activity.AWAKE, 0.25)
@@ -105,11 +105,12 @@ reports = st.builds(
     name=names,
     at=st.just(THERE.mono_s),
     role=st.none() | roles,
-    role_absent=st.none() | st.builds(Absent, st.sampled_from(Cause), texts, st.just(THERE.mono_s)),
+    role_unavailable=st.none()
+    | st.builds(Absent, st.sampled_from(Cause), texts, st.just(THERE.mono_s)),
     readings=st.dictionaries(names, readings, max_size=8),
     labels=st.dictionaries(texts, texts, max_size=16),
     activity=st.sampled_from(Activity),
-    asked_s_ago=st.none() | ages,
+    checked_s_ago=st.none() | ages,
     url=texts,
 )
 pulls = st.builds(
@@ -131,7 +132,7 @@ def test_a_report_arrives_as_it_left(report: MemberReport) -> None:
         report,
         at=mono_s,
         role=report.role and replace(report.role, taken_at=mono_s),
-        role_absent=report.role_absent and report.role_absent._replace(at=mono_s),
+        role_unavailable=report.role_unavailable and report.role_unavailable._replace(at=mono_s),
         readings={name: at(reading, mono_s) for name, reading in report.readings.items()},
     )
 
@@ -232,7 +233,7 @@ def test_a_cause_of_a_later_version_is_never_a_value() -> None:
     told = heard_of(
         report_body(
             readings={"lag": {"value": 4, "age_s": 1, "cause": "solar_flare", "detail": "x"}},
-            absent={"disk": {"cause": "solar_flare", "for_s": 1, "detail": "since noon"}},
+            unavailable={"disk": {"cause": "solar_flare", "for_s": 1, "detail": "since noon"}},
         )
     )
     assert told.readings["disk"] == Absent(Cause.FAILED, "solar_flare: since noon", HERE.mono_s - 1)
@@ -244,7 +245,7 @@ def test_a_metric_that_is_sent_as_both_is_unavailable() -> None:
     told = heard_of(
         report_body(
             readings={"lag": {"value": 0, "age_s": 0}},
-            absent={"lag": {"cause": "failed", "for_s": 0}},
+            unavailable={"lag": {"cause": "failed", "for_s": 0}},
         )
     )
     assert isinstance(told.readings["lag"], Absent)
@@ -253,8 +254,11 @@ def test_a_metric_that_is_sent_as_both_is_unavailable() -> None:
 def test_a_role_of_a_later_version_is_no_role() -> None:
     """R156"""
     told = heard_of(report_body(role={"role": "witness", "age_s": 1}))
-    assert told.role is None and told.role_absent is not None
-    assert (told.role_absent.cause, "witness" in told.role_absent.detail) == (Cause.FAILED, True)
+    assert told.role is None and told.role_unavailable is not None
+    assert (told.role_unavailable.cause, "witness" in told.role_unavailable.detail) == (
+        Cause.FAILED,
+        True,
+    )
 
 
 def test_an_activity_of_a_later_version_is_awake() -> None:
@@ -279,7 +283,7 @@ SAMPLE = {"value": 1, "age_s": 0}
     "fields",
     [
         {"readings": {f"m{n}": SAMPLE for n in range(257)}},
-        {"absent": {f"m{n}": {"cause": "failed", "for_s": 0} for n in range(257)}},
+        {"unavailable": {f"m{n}": {"cause": "failed", "for_s": 0} for n in range(257)}},
         {"readings": {"m" * 200: SAMPLE}},
         {"readings": {"lag": {"value": "1", "age_s": 0}}},
         {"readings": {"lag": {"value": None, "age_s": 0}}},
@@ -298,7 +302,7 @@ SAMPLE = {"value": 1, "age_s": 0}
         {"url": "x" * 513},
         {"held_s": -1},
         {"sent_wall_s": 1e12},
-        {"asked_s_ago": -1},
+        {"checked_s_ago": -1},
         {"version": 0},
         {"version": "1"},
     ],

@@ -90,7 +90,7 @@ def test_each_way_of_rolling_up(kind: str, expected: float) -> None:
     """R40"""
     rolled = roll(member("b", 1.0), member("c", 7.0), member("d", 2.0), rollup=kind)
     assert value(rolled) == pytest.approx(expected)
-    assert rolled.counted == ("b", "c", "d") and rolled.asides == ()
+    assert rolled.counted == ("b", "c", "d") and rolled.skipped == ()
 
 
 def test_every_kind_is_described() -> None:
@@ -204,7 +204,7 @@ def test_all_replicas_gone_for_long_is_an_empty_shard_that_rejects() -> None:
     gone = absent(Cause.UNREACHABLE, "no route")
     rolled = roll(member("b", gone, missing_for_s=3600), member("c", gone, missing_for_s=3600))
     assert missing(rolled).cause is Cause.EMPTY_SHARD
-    assert [aside.member for aside in rolled.asides] == ["b", "c"]
+    assert [skipped.member for skipped in rolled.skipped] == ["b", "c"]
     assert "b: missing for 60 min" in missing(rolled).detail
     assert not rolled.excused and rejects(rolled)
 
@@ -223,12 +223,12 @@ def test_no_missing_member_is_healthy_by_the_metrics_own_policy(cause: Cause) ->
     assert not rolled.excused and isinstance(rolled.reading, Absent)
 
 
-@pytest.mark.parametrize(("for_s", "aside"), [(599.999, False), (600.0, True), (7200.0, True)])
-def test_a_missing_member_rejects_its_shard_for_a_bounded_time(for_s: float, aside: bool) -> None:
+@pytest.mark.parametrize(("for_s", "skipped"), [(599.999, False), (600.0, True), (7200.0, True)])
+def test_a_missing_member_rejects_its_shard_for_a_bounded_time(for_s: float, skipped: bool) -> None:
     """R42, R150: missing_for_s, to the boundary."""
     rolled = roll(member("b", 1.0), member("c", absent(), missing_for_s=for_s))
-    assert isinstance(rolled.reading, Sample) is aside
-    assert [a.member for a in rolled.asides] == (["c"] if aside else [])
+    assert isinstance(rolled.reading, Sample) is skipped
+    assert [a.member for a in rolled.skipped] == (["c"] if skipped else [])
 
 
 def test_a_missing_member_may_be_ignored_at_once_and_is_reported() -> None:
@@ -256,7 +256,7 @@ def test_a_metric_that_a_member_cannot_have_does_not_delay_the_others() -> None:
     parts = [member("b", 0.1), member("c", no_psi, missing_for_s=1)]
     rolled = roll_up(spec, parts, now=MONO, wall_s=WALL)
     assert value(rolled) == 0.1
-    assert rolled.asides[0].member == "c" and "no /proc/pressure" in rolled.asides[0].why
+    assert rolled.skipped[0].member == "c" and "no /proc/pressure" in rolled.skipped[0].why
 
 
 def test_lag_that_a_replica_cannot_measure_is_not_no_lag() -> None:
@@ -299,9 +299,9 @@ def test_a_skip_ends_by_the_readers_clock_without_a_sweeper() -> None:
     """R150"""
     held = roll(member("b", 9.0, skip=skip(0.001)), member("c", 1.0))
     assert value(held) == 1.0
-    assert held.asides[0].why.startswith("skipped by ops") and "restoring" in held.asides[0].why
+    assert held.skipped[0].why.startswith("skipped by ops") and "restoring" in held.skipped[0].why
     ended = roll(member("b", 9.0, skip=skip(0.0)), member("c", 1.0))
-    assert value(ended) == 9.0 and ended.asides == ()
+    assert value(ended) == 9.0 and ended.skipped == ()
 
 
 def test_skipping_everybody_does_not_open_the_gate() -> None:
@@ -318,7 +318,7 @@ def test_a_restored_replica_92886_s_behind_does_not_block_its_shard() -> None:
     by_skip = roll(member("b", 92_886, skip=skip(60)), member("c", 1.0))
     for rolled in (by_grace, by_number, by_skip):
         assert value(rolled) == 1.0
-        assert [aside.member for aside in rolled.asides] == ["b"]
+        assert [skipped.member for skipped in rolled.skipped] == ["b"]
         assert "skipped: b" in rolled.reading.detail
     assert value(roll(member("b", 92_886, **restored), member("c", 1.0))) == 92_886
 
@@ -331,7 +331,7 @@ def test_a_grace_ends(ago_s: float, counts: bool) -> None:
 
 def test_a_grace_covers_unavailability_and_breach_and_nothing_else() -> None:
     healthy = roll(member("b", 2.0, joined_s_ago=1), member("c", 1.0), grace_s=300)
-    assert value(healthy) == 2.0 and healthy.asides == ()
+    assert value(healthy) == 2.0 and healthy.skipped == ()
     absence = roll(member("b", absent(), joined_s_ago=1), member("c", 1.0), grace_s=300)
     assert value(absence) == 1.0
     long_here = roll(member("b", 9.0), member("c", 1.0), grace_s=300)
@@ -494,16 +494,16 @@ def test_nobody_is_left_out_silently(parts: list[MemberReading], policy: dict[st
     """R42, R150: chosen by role and labels, a member counts or is named with the reason."""
     spec = spec_of(policy)
     rolled = roll_up(spec, parts, now=MONO, wall_s=WALL)
-    aside = {a.member: a.why for a in rolled.asides}
-    assert not aside.keys() & set(rolled.counted)
+    skipped = {a.member: a.why for a in rolled.skipped}
+    assert not skipped.keys() & set(rolled.counted)
     for part in parts:
         left_out = (
             (spec.rollup.of is RollupOf.REPLICAS and part.role is PRIMARY)
             or (spec.rollup.of is RollupOf.PRIMARY and part.role is not PRIMARY)
             or any((part.labels or {}).get(k) != v for k, v in spec.rollup.labels.items())
         )
-        assert (part.name in aside or part.name in rolled.counted) is not left_out
-    for name, why in aside.items():
+        assert (part.name in skipped or part.name in rolled.counted) is not left_out
+    for name, why in skipped.items():
         assert name in rolled.reading.detail and why in rolled.reading.detail
 
 

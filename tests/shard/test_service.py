@@ -135,7 +135,7 @@ async def test_the_upstream_is_found_in_the_database(open_world: OpenWorld) -> N
     world.ask()
     await world.pass_s(0.5)
     assert world.ask().verdict is Verdict.WRONG_AGENT
-    assert world.ask().ask == url("10.0.0.1")
+    assert world.ask().check_at == url("10.0.0.1")
 
 
 async def test_an_address_of_version_6_is_put_in_brackets(open_world: OpenWorld) -> None:
@@ -720,7 +720,7 @@ async def test_a_primary_that_nobody_checks_is_not_taken_for_a_replica(
 
 async def test_a_heartbeat_is_attached_to_its_database(open_world: OpenWorld) -> None:
     world = await open_world("db-b")
-    world.agents["db-b"].asked_s_ago = 0.0
+    world.agents["db-b"].checked_s_ago = 0.0
     heart = Heartbeat("main", FakeWriter(), world.clock, world.demand, interval_s=1, lease_s=1)
     world.shards.attach_heartbeats([heart])
     await world.pass_s(3)

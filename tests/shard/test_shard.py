@@ -102,7 +102,7 @@ async def test_an_unreachable_replica_is_skipped_after_its_time_and_named(
     assert world.member("db-c").problem == "connection refused"
     await world.pass_s(2, "shard/lag")
     assert world.ask().admitted
-    assert "missing for" in world.member("db-c").asides["lag"]
+    assert "missing for" in world.member("db-c").skipped_metrics["lag"]
     world.agents["db-c"].fault = None
     world.agents["db-c"].values["lag"] = 9.0
     await world.pass_s(1)
@@ -284,7 +284,7 @@ async def test_a_replicas_agent_says_the_right_agent(open_world: OpenWorld) -> N
     await world.answer("db-b", primary())
     decision = world.ask()
     assert decision.verdict is Verdict.WRONG_AGENT
-    assert decision.ask == url("db-b")
+    assert decision.check_at == url("db-b")
     assert world.ask("self/lag").admitted
     link = world.shards.primary_link("main")
     assert link is not None and link.url == url("db-b")
@@ -302,7 +302,7 @@ async def test_a_replicas_agent_that_gets_a_check_looks_for_the_primary(
     assert world.ask().verdict is Verdict.METRIC_UNAVAILABLE
     await world.pass_s(0.25)
     assert world.ask().verdict is Verdict.WRONG_AGENT
-    assert world.ask().ask == "https://told:1"
+    assert world.ask().check_at == "https://told:1"
     assert world.pulls() == 2
 
 
@@ -327,7 +327,7 @@ async def test_who_was_the_primary_last_is_a_hint(
     await world.answer("db-b", primary())
     await world.pass_s(10)
     assert isinstance(world.view().standpoint, Following)
-    assert world.look().ask == url("db-b")
+    assert world.look().check_at == url("db-b")
     await world.pass_s(12, every_s=1)
     assert world.unled() is Cause.NO_PRIMARY
 
@@ -483,7 +483,7 @@ async def test_split_brain_seen_by_a_replicas_agent(open_world: OpenWorld) -> No
     await world.answer("db-b", primary(term=1))
     await world.answer("db-c", primary(term=2))
     decision = world.ask()
-    assert decision.failing[0].cause is Cause.SPLIT_BRAIN and not decision.ask
+    assert decision.failing[0].cause is Cause.SPLIT_BRAIN and not decision.check_at
 
 
 async def test_split_brain_ends_when_the_other_steps_down(open_world: OpenWorld) -> None:
@@ -636,7 +636,7 @@ async def test_a_replica_that_comes_back_gets_its_grace(open_world: OpenWorld) -
     world.agents["db-c"].values["lag"] = 92_886.0
     await world.pass_s(2, "shard/lag")
     assert world.ask().admitted
-    assert "of grace left" in world.member("db-c").asides["lag"]
+    assert "of grace left" in world.member("db-c").skipped_metrics["lag"]
     await world.pass_s(10, "shard/lag", every_s=0.5)
     assert world.ask().verdict is Verdict.THRESHOLD_EXCEEDED
 
@@ -669,10 +669,10 @@ async def test_a_skip_applies_for_its_time_only(open_world: OpenWorld) -> None:
     assert not world.ask().admitted
     await world.shards.keeper.skip("main", "db-c", for_s=10, reason="restoring", who="ops")
     assert world.ask().admitted
-    assert "skipped by ops" in world.member("db-c").asides["lag"]
+    assert "skipped by ops" in world.member("db-c").skipped_metrics["lag"]
     await world.pass_s(11, "shard/lag")
     assert world.ask().verdict is Verdict.THRESHOLD_EXCEEDED
-    assert world.member("db-c").skip is None and world.member("db-c").asides == {}
+    assert world.member("db-c").skip is None and world.member("db-c").skipped_metrics == {}
 
 
 # --- messages ----------------------------------------------------------------------------------
@@ -761,7 +761,7 @@ async def test_a_pull_brings_role_readings_and_the_age_of_the_last_check(
     await world.pass_s(0.5)
     report = await world.answer("db-b", primary(term=4))
     assert report.name == "db-a" and report.role is not None and report.role.term == 4
-    assert report.asked_s_ago == pytest.approx(0.5)
+    assert report.checked_s_ago == pytest.approx(0.5)
     assert set(report.readings) == {"lag"}
 
 
@@ -909,10 +909,10 @@ async def test_checks_at_a_member_keep_our_heartbeat(open_world: OpenWorld) -> N
     """R60: as its report tells, at once."""
     world = await open_world("db-b")
     heart = attach_heartbeat(world)
-    world.agents["db-b"].asked_s_ago = 0.5
+    world.agents["db-b"].checked_s_ago = 0.5
     await world.pass_s(10)
     assert heart.leased
-    world.agents["db-b"].asked_s_ago = 60.0
+    world.agents["db-b"].checked_s_ago = 60.0
     await world.pass_s(6)
     assert not heart.leased
 
@@ -923,7 +923,7 @@ async def test_a_member_that_is_gone_does_not_keep_our_heartbeat_forever(
     """R60: its last word grows older, too."""
     world = await open_world("db-b")
     heart = attach_heartbeat(world)
-    world.agents["db-b"].asked_s_ago = 0.5
+    world.agents["db-b"].checked_s_ago = 0.5
     await world.pass_s(1)
     world.agents["db-b"].fault = UNREACHABLE
     await world.pass_s(20)

@@ -113,7 +113,7 @@ async def test_clients_are_sent_only_where_the_settings_say(open_world: OpenWorl
     opened = len(world.links)
     await world.answer("db-b", primary(), url="http://evil.example:80")
     await world.answer("stranger", primary(), url="http://evil.example:80")
-    assert world.ask().ask == url("db-b")
+    assert world.ask().check_at == url("db-b")
     assert len(world.links) == opened
 
 

@@ -79,7 +79,7 @@ async def world() -> AsyncIterator[World]:
 
 async def test_a_standby_sends_everybody_to_the_active_agent(world: World) -> None:
     decision = world.checker.check(check())
-    assert decision.verdict is Verdict.WRONG_AGENT and decision.ask == ACTIVE
+    assert decision.verdict is Verdict.WRONG_AGENT and decision.check_at == ACTIVE
     assert world.passive() and world.standby.takeovers_total == 0
 
 
@@ -240,7 +240,7 @@ class ElectedWorld:
         return {name: c.explain(check()).verdict for name, c in self.checkers.items()}
 
     def asked(self, name: str) -> str | None:
-        return self.checkers[name].check(check()).ask
+        return self.checkers[name].check(check()).check_at
 
     def leader(self) -> str:
         [leader] = self.pair.leaders()

@@ -42,9 +42,9 @@ def member(
     url: str = "http://file:1",
     said: str = "",
     lost: Absent | None = None,
-    role_absent: Absent | None = None,
+    role_unavailable: Absent | None = None,
 ) -> Member:
-    report = MemberReport(name, MONO, role, role_absent, url=said)
+    report = MemberReport(name, MONO, role, role_unavailable, url=said)
     return Member(name, "" if local else url, local, report, lost)
 
 
@@ -97,7 +97,7 @@ def test_two_primaries_of_one_agent_are_rejected() -> None:
 def test_no_primary_is_rejected_and_every_member_is_named() -> None:
     told = rejection(
         member("a", seen(), local=True),
-        member("b", None, role_absent=absent(Cause.FAILED, "connection refused")),
+        member("b", None, role_unavailable=absent(Cause.FAILED, "connection refused")),
         member("c", None, lost=absent(Cause.UNREACHABLE, "no route to c")),
         Member("d", "http://d:1", False),
         member("e", None),

@@ -197,9 +197,9 @@ class Drill:
 
     def _leads(self, name: str) -> bool:
         shard = self.agents.shard_of(name)
-        if shard["standing"] != "leading":  # A question wakes it.
+        if shard["state"] != "leading":  # A question wakes it.
             self.agents.check_shard(name)
-        return bool(shard["standing"] == "leading")
+        return bool(shard["state"] == "leading")
 
     def check_all(self) -> None:
         """All are back: what was acknowledged, by whomever and with however many copies, is so."""

@@ -61,7 +61,7 @@ class Worlds:
 
     def _shard(self, told: Mapping[str, Any]) -> ShardHealth:
         standings = {n: self._standing(n, r, Scope.SHARD) for n, r in told["metrics"].items()}
-        asked = (told.get(key, "") for key in ("primary", "ask", "ask_database"))
+        asked = (told.get(key, "") for key in ("primary", "check_at", "check_at_database"))
         return ShardHealth("commerce/-80", standings, *asked)
 
     def _standing(self, name: str, told: Mapping[str, Any], scope: Scope) -> MetricStatus:
@@ -133,8 +133,8 @@ def line_of(answer: Answer) -> str:
     parts += [f"{m.scope}/{m.metric} {m.state}{f' ({m.cause})' if m.cause else ''}" for m in bad]
     exempted = answer.raw.get("exempted", [])
     parts += [f"exempted {m['scope']}/{m['metric']}" for m in exempted]
-    if answer.ask:
-        parts.append(f"ask {answer.ask} about {answer.ask_database}")
+    if answer.check_at:
+        parts.append(f"ask {answer.check_at} about {answer.check_at_database}")
     if answer.retry_after_s is not None:
         parts.append(f"after {answer.retry_after_s:g} s")
     return "; ".join(parts)

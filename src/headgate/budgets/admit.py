@@ -17,7 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from headgate.budgets.ask import (
+from headgate.budgets.bucket import WHOLE_MPCT, cpu_ns, drain_ns, server_ns, size_ns, wait_ns
+from headgate.budgets.model import (
     NEVER,
     Estimate,
     Limit,
@@ -26,7 +27,6 @@ from headgate.budgets.ask import (
     StatementFlags,
     StatementVerdict,
 )
-from headgate.budgets.bucket import WHOLE_MPCT, cpu_ns, drain_ns, server_ns, size_ns, wait_ns
 from headgate.budgets.policy import Budget, Mode
 
 _MS = 1_000_000

@@ -37,7 +37,7 @@ class BucketDoc(msgspec.Struct, frozen=True):
     budget: str
     label: str
     """Of a bucket per distinct value, `tenant=acme`; empty for the budget's own."""
-    owed_ms: float
+    debt_ms: float
     """Of CPU."""
     capacity_ms: float | None
     fill: float | None
@@ -87,7 +87,7 @@ class BudgetDoc(msgspec.Struct, frozen=True):
     mode: str
     """Its own."""
     state: str
-    """`enforcing`, `warning`, `off`, `resting` (applies only when unhealthy) or `expired`."""
+    """`enforcing`, `warning`, `off`, `inactive` (applies only when unhealthy) or `expired`."""
     says: str
     """In a line: the limits, and what the budget matches."""
     origin: str
@@ -433,7 +433,7 @@ def state_of(budget: Budget, cap: Mode, healthy: bool | None, *, ended: bool) ->
     if Mode.OFF in (budget.mode, cap):
         return "off"
     if budget.when is When.UNHEALTHY and healthy is True:
-        return "resting"
+        return "inactive"
     return "enforcing" if budget.mode is cap is Mode.ENFORCE else "warning"
 
 
@@ -492,7 +492,7 @@ def bucket_doc(bucket: BucketReading) -> BucketDoc:
     return BucketDoc(
         budget=bucket.budget,
         label=bucket.label,
-        owed_ms=bucket.owed_ns / NS_PER_MS,
+        debt_ms=bucket.owed_ns / NS_PER_MS,
         capacity_ms=None if capacity_ns is None else capacity_ns / NS_PER_MS,
         fill=bucket.fill,
         running=bucket.running,

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from headgate.budgets.ask import NEVER
+from headgate.budgets.model import NEVER
 
 WHOLE_MPCT = 100_000
 """100 %, in thousandths of a percent."""

@@ -18,7 +18,11 @@ from typing import Protocol
 
 import structlog
 
-from headgate.budgets.ask import (
+from headgate.budgets.bucket import cpu_ns, server_ns
+from headgate.budgets.layers import Edition, capped
+from headgate.budgets.ledger import Ledger
+from headgate.budgets.matching import rests
+from headgate.budgets.model import (
     NEVER,
     DebitResult,
     DebitState,
@@ -30,10 +34,6 @@ from headgate.budgets.ask import (
     StatementVerdict,
     budget_key,
 )
-from headgate.budgets.bucket import cpu_ns, server_ns
-from headgate.budgets.layers import Edition, capped
-from headgate.budgets.ledger import Ledger
-from headgate.budgets.matching import rests
 from headgate.budgets.policy import Budget, Mode
 from headgate.check.model import Decision, Verdict
 from headgate.metrics.samples import Instant
@@ -163,7 +163,7 @@ def debit_of(
         budget=budget.name,
         state=_STATES[answer.verdict],
         cost_s=answer.estimate_ns / NS,
-        owed_s=None if owed_ns is None else owed_ns / NS,
+        debt_s=None if owed_ns is None else owed_ns / NS,
         capacity_s=None if capacity is None else server_ns(capacity, cpus_milli) / NS,
         retry_after_s=answer.retry_ns / NS if retries else None,
         note=_told(budget, answer),
@@ -250,7 +250,7 @@ class Debits:
         budget = replace(budget, mode=capped(budget.mode, edition.mode_cap))
         if why := self._rests(budget, edition, check.database, now):
             note = f"budget {budget.name} is not charged: {why}"
-            return DebitResult(budget.name, DebitState.RESTS, check.cpu_s, note=note)
+            return DebitResult(budget.name, DebitState.INACTIVE, check.cpu_s, note=note)
         cost_ns = max(1, round(check.cpu_s * NS))
         return charged.ledger.current.debit(budget, cost_ns, now, only_look=only_look)
 

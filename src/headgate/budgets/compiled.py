@@ -19,9 +19,9 @@ from operator import attrgetter
 from struct import Struct, error
 from typing import Any, NamedTuple
 
-from headgate.budgets.ask import budget_key, hg_hash
 from headgate.budgets.identity import IDENTITY_BYTES, ClientRule, identity_bytes
 from headgate.budgets.matching import key_hash
+from headgate.budgets.model import budget_key, hg_hash
 from headgate.budgets.policy import (
     REMOTE_ADDRESS,
     SYSTEM_KEYS,

@@ -20,7 +20,7 @@ import math
 import struct
 from dataclasses import dataclass, replace
 
-from headgate.budgets.ask import MAX_COST_NS, Estimate, StatementCheck, StatementFlags
+from headgate.budgets.model import MAX_COST_NS, Estimate, StatementCheck, StatementFlags
 
 COLD_K = 5000.0
 COLD_K_WITHIN = (500.0, 20_000.0)

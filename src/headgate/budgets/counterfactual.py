@@ -24,14 +24,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from headgate.budgets.ask import (
-    Match,
-    StatementAnswer,
-    StatementCheck,
-    StatementFlags,
-    StatementIdentity,
-    StatementVerdict,
-)
 from headgate.budgets.consequences import (
     Fate,
     ReplayKey,
@@ -42,6 +34,14 @@ from headgate.budgets.consequences import (
 )
 from headgate.budgets.ledger import Holding, Ledger
 from headgate.budgets.matching import Now, RuleSet
+from headgate.budgets.model import (
+    Match,
+    StatementAnswer,
+    StatementCheck,
+    StatementFlags,
+    StatementIdentity,
+    StatementVerdict,
+)
 from headgate.budgets.policy import FINGERPRINT, Budget, Policy, is_tag
 from headgate.budgets.traces import NO_FINGERPRINT, Trace
 

@@ -14,17 +14,6 @@ from enum import Enum
 from typing import Protocol
 
 from headgate.budgets.admit import BucketState, Terms, decide
-from headgate.budgets.ask import (
-    NEVER,
-    Estimate,
-    Limit,
-    Match,
-    Statement,
-    StatementAnswer,
-    StatementCheck,
-    StatementIdentity,
-    StatementVerdict,
-)
 from headgate.budgets.bucket import WHOLE_MPCT, cpu_ns
 from headgate.budgets.matching import (
     Matched,
@@ -37,6 +26,17 @@ from headgate.budgets.matching import (
     label_of,
     nearest,
     rests,
+)
+from headgate.budgets.model import (
+    NEVER,
+    Estimate,
+    Limit,
+    Match,
+    Statement,
+    StatementAnswer,
+    StatementCheck,
+    StatementIdentity,
+    StatementVerdict,
 )
 from headgate.budgets.policy import (
     REMOTE_ADDRESS,
@@ -251,7 +251,7 @@ class RuleOutcome(Enum):
     DIFFERS = "differs"
     OFF = "off"
     EXPIRED = "expired"
-    RESTS = "rests"
+    INACTIVE = "inactive"
     EXEMPT = "exempt"
 
 
@@ -305,7 +305,7 @@ class _Judge:
             return RuleOutcome.EXPIRED, "its budget has expired"
         if rests(budget, self._rules.policy, self._now.healthy):
             health = {True: "good", False: "bad", None: "not known"}[self._now.healthy]
-            return RuleOutcome.RESTS, f"its budget applies if unhealthy; health is {health}"
+            return RuleOutcome.INACTIVE, f"its budget applies if unhealthy; health is {health}"
         if differences := list(_differences(ruled.rule, self._facts.values)):
             return RuleOutcome.DIFFERS, "; ".join(differences)
         return self._placed(ruled)

@@ -23,19 +23,6 @@ from headgate.budgets.admit import (
     never_fits,
     terms_of,
 )
-from headgate.budgets.ask import (
-    MAX_COST_NS,
-    NEVER,
-    NO_PATTERN,
-    Estimate,
-    Limit,
-    Match,
-    StatementAnswer,
-    StatementCheck,
-    StatementFlags,
-    budget_key,
-    mixed,
-)
 from headgate.budgets.bucket import (
     Bucket,
     Charge,
@@ -54,6 +41,19 @@ from headgate.budgets.cost import (
     informed,
     learned,
     may_try_again,
+)
+from headgate.budgets.model import (
+    MAX_COST_NS,
+    NEVER,
+    NO_PATTERN,
+    Estimate,
+    Limit,
+    Match,
+    StatementAnswer,
+    StatementCheck,
+    StatementFlags,
+    budget_key,
+    mixed,
 )
 from headgate.budgets.policy import Budget
 

@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv6Address
 from types import MappingProxyType
 from typing import NamedTuple
 
-from headgate.budgets.ask import (
+from headgate.budgets.model import (
     MAX_MATCHES,
     SYSTEM_KEY,
     TAG_KEY,

@@ -122,7 +122,7 @@ class StateQuery(msgspec.Struct, frozen=True):
 
 class ViolationsQuery(msgspec.Struct, frozen=True):
     since: Annotated[Span, about("How long ago it begins.")] = "1h"
-    budget: Annotated[str, about("Only of this one.")] = ""
+    budget: Annotated[str, about("Only violations of this budget.")] = ""
 
 
 class _Lookup:

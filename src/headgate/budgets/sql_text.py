@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
-from headgate.budgets.ask import Dialect, hg_hash
+from headgate.budgets.model import Dialect, hg_hash
 
 SPACE, COMMENT, LITERAL, QUOTED, WORD, OTHER = (
     "space",

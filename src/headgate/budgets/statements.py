@@ -16,7 +16,7 @@ from typing import Protocol
 import structlog
 
 from headgate.base.ports import Clock
-from headgate.budgets.ask import Dialect
+from headgate.budgets.model import Dialect
 from headgate.budgets.readings import BudgetReadings
 from headgate.budgets.sql_text import shape
 from headgate.check.demand import Demands

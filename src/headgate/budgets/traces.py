@@ -14,7 +14,7 @@ from enum import IntFlag
 from typing import NamedTuple
 from urllib.parse import quote_from_bytes
 
-from headgate.budgets.ask import (
+from headgate.budgets.model import (
     Limit,
     Statement,
     StatementFlags,

@@ -30,14 +30,6 @@ from headgate.budgets.api import (
     statement_doc,
     with_counts,
 )
-from headgate.budgets.ask import (
-    Dialect,
-    Estimate,
-    Statement,
-    StatementCheck,
-    StatementFlags,
-    StatementIdentity,
-)
 from headgate.budgets.bucket import drain_ns
 from headgate.budgets.counterfactual import (
     HOUR_S,
@@ -50,6 +42,14 @@ from headgate.budgets.explain import Explanation, explain
 from headgate.budgets.layers import Edition, EditionChange, budgets_of
 from headgate.budgets.matching import Now, RuleSet
 from headgate.budgets.meter import Rates
+from headgate.budgets.model import (
+    Dialect,
+    Estimate,
+    Statement,
+    StatementCheck,
+    StatementFlags,
+    StatementIdentity,
+)
 from headgate.budgets.policy import Budget, Mode, Policy
 from headgate.budgets.publisher import Outlet, WantedPolicy
 from headgate.budgets.readings import BucketReading, BudgetReadings, PatternReading

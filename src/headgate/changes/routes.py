@@ -266,7 +266,7 @@ CHANGE_ROUTES = (
         about="`left_out` names what a [file](../howto/changes.md) cannot hold.",
     ),
     Route(
-        "POST", f"{_CHANGES}/apply", "apply", "Set what a file says", ChangeMadeDoc,
+        "POST", f"{_CHANGES}/apply", "apply", "Make the changes of a file", ChangeMadeDoc,
         role=Caller.OPERATOR, query=ApplyQuery, body=SettingsBody(lambda: _FILE),
         rejects="entries with faults, all of which are listed",
         example={"dry_run": "true"},
@@ -290,7 +290,7 @@ CHANGE_ROUTES = (
         about=f"`only`: a part, of `rules`, `budgets`, `metrics`, `members`. {_MADE}",
     ),
     Route(
-        "POST", f"{_CHANGES}/restore", "restore", "Put back what the fleet's store has lost",
+        "POST", f"{_CHANGES}/restore", "restore", "Write changes back to etcd that it has lost",
         ChangeMadeDoc, role=Caller.OPERATOR, query=RestoreQuery,
         rejects="what can no longer be set",
         example={"log": "fleet", "dry_run": "true"}, about="As far as this agent still has it.",

@@ -369,8 +369,8 @@ def counted_from(item: Change) -> float:
 
 def said_by(item: Change) -> dict[str, Any]:
     """What a budget's value says of the budget itself."""
-    aside = {*BOOKKEEPING, STARTS}
-    return {key: one for key, one in (item.value or {}).items() if key not in aside}
+    internal = {*BOOKKEEPING, STARTS}
+    return {key: one for key, one in (item.value or {}).items() if key not in internal}
 
 
 def is_change_of_file(value: Mapping[str, Any]) -> bool:
@@ -529,8 +529,8 @@ def difference(change: Edit) -> ChangeDifference:
 def _settings(item: Change | None) -> dict[str, Any]:
     if item is None or item.value is None or is_taken_out(item):
         return {}
-    aside = _SAID_BESIDES if item.kind in _TIMED else BOOKKEEPING
-    said = {key: value for key, value in item.value.items() if key not in aside}
+    internal = _SAID_BESIDES if item.kind in _TIMED else BOOKKEEPING
+    said = {key: value for key, value in item.value.items() if key not in internal}
     if item.kind in _OVER_FILE and isinstance(said.get("settings"), Mapping):
         said |= said.pop("settings")
     return {"reach": str(item.reach), **said}

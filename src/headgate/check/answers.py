@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from headgate.base.names import Scope
-from headgate.budgets.ask import DebitResult
+from headgate.budgets.model import DebitResult
 from headgate.check.decide import finding_of, findings, is_idle, utilization
 from headgate.check.model import Activity, Decision, Finding, State, Verdict
 from headgate.check.reasons import reason_of
@@ -86,10 +86,10 @@ class MetricDoc(msgspec.Struct, frozen=True):
 class DebitDoc(msgspec.Struct, frozen=True):
     budget: str
     state: str
-    """`charged`; `warned`, if the budget is in warn mode or nearly full; `over`; `rests`, if the
+    """`charged`; `warned`, if the budget is in warn mode or nearly full; `over`; `inactive`, if the
     budget does not apply now; `unknown`."""
     cost_s: float
-    owed_s: float | None
+    debt_s: float | None
     """The budget's debt before, in CPU seconds; null: it has no bucket."""
     capacity_s: float | None
     note: str
@@ -115,9 +115,9 @@ class AnswerDoc(msgspec.Struct, frozen=True, omit_defaults=False):
     """Ratio rules had rejected the client for the maximum time: this time the metrics alone
     decided."""
     read_only: bool
-    ask: str | None
+    check_at: str | None
     """With WRONG_AGENT: the address to check at instead; null if unknown."""
-    ask_database: str | None
+    check_at_database: str | None
     """That agent's name for the database."""
     budget: DebitDoc | None
     """What a check that names a budget was charged; null: it names none, or was rejected before."""
@@ -164,8 +164,8 @@ def answer_doc(decision: Decision, *, detail: bool = False) -> AnswerDoc:
         exempted=[metric_doc(finding) for finding in decision.exempted],
         dice_waived=decision.dice_waived,
         read_only=check.read_threshold is not None,
-        ask=decision.ask or None,
-        ask_database=decision.ask_database or None,
+        check_at=decision.check_at or None,
+        check_at_database=decision.check_at_database or None,
         budget=None if decision.debit is None else debit_doc(decision.debit),
         metrics=[metric_doc(f) for f in findings(decision)] if rejected or detail else (),
     )
@@ -176,7 +176,7 @@ def debit_doc(debit: DebitResult) -> DebitDoc:
         budget=debit.budget,
         state=debit.state.value,
         cost_s=debit.cost_s,
-        owed_s=debit.owed_s,
+        debt_s=debit.debt_s,
         capacity_s=debit.capacity_s,
         note=debit.note,
         ledger=debit.ledger,

@@ -97,7 +97,9 @@ def _judged(
     decision = Decision(verdict, check, now, health, failing, reject, applied, exempted, wait_s)
     if verdict is not _WRONG_AGENT or health.shard is None:
         return decision
-    return decision._replace(ask=health.shard.ask, ask_database=health.shard.ask_database)
+    return decision._replace(
+        check_at=health.shard.check_at, check_at_database=health.shard.check_at_database
+    )
 
 
 def _ruled_gate(
@@ -189,14 +191,14 @@ def steady_of(decision: Decision) -> Steady | None:
 
 
 def wrong_agent(
-    check: Check, health: Health | None, ask: str, *, now: Instant, roll: float
+    check: Check, health: Health | None, check_at: str, *, now: Instant, roll: float
 ) -> Decision:
     """The answer of a passive standby: another agent answers for this host."""
-    note = f"this agent is a standby; the active agent is at {ask}. Send the check there"
+    note = f"this agent is a standby; the active agent is at {check_at}. Send the check there"
     wait_s = _jittered(MIN_RETRY_S, roll)
     return Decision(
         Verdict.WRONG_AGENT, check, now, health,
-        retry_after_s=wait_s, note=note, ask=ask, ask_database=check.database,
+        retry_after_s=wait_s, note=note, check_at=check_at, check_at_database=check.database,
     )  # fmt: skip
 
 

@@ -99,7 +99,7 @@ class Freno:
         if parts.checker.active_agent:
             return [parts.checker.active_agent]
         shards = self._views.shards(parts.clock.now())
-        led = [shard.primary_url or "" for shard in shards if shard.standing == "following"]
+        led = [shard.primary_url or "" for shard in shards if shard.state == "following"]
         return led if len(led) == len(parts.book.databases()) else []
 
     async def hostname(self, call: Plain) -> Response:

@@ -162,9 +162,9 @@ class ShardHealth:
     standings: Mapping[str, MetricStatus]
     """Rollups of every metric; without a value if this agent may not answer for the shard."""
     primary: str = ""
-    ask: str = ""
+    check_at: str = ""
     """Address of the agent that answers for the shard, if it is another one."""
-    ask_database: str = ""
+    check_at_database: str = ""
     """That agent's name for the database."""
     lags: Mapping[str, float | None] = field(default_factory=dict)
     """Each replica's lag, as it goes into the rollup; None: without a value."""
@@ -190,7 +190,7 @@ class Health:
     @property
     def own(self) -> Selection:
         """What this agent can answer alone: a replica's agent answers only for its host."""
-        return self.host if self.shard is not None and self.shard.ask else self.default
+        return self.host if self.shard is not None and self.shard.check_at else self.default
 
 
 def health_of(

@@ -10,7 +10,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from headgate.base.names import Identity, MetricRef, Scope
-from headgate.budgets.ask import DebitResult
+from headgate.budgets.model import DebitResult
 from headgate.check.health import Health
 from headgate.metrics.model import MetricSpec
 from headgate.metrics.samples import Cause, Instant
@@ -126,9 +126,9 @@ class Decision(NamedTuple):
     """Metrics that would have rejected an exempt client: shown and counted."""
     retry_after_s: float | None = None
     note: str = ""
-    ask: str = ""
+    check_at: str = ""
     """With WRONG_AGENT: the address of the agent to check with, if known."""
-    ask_database: str = ""
+    check_at_database: str = ""
     """With WRONG_AGENT: the name of the database at that agent."""
     turn: Turn | None = None
     """How long ratio rules have rejected this client in a row. None if fairness is off."""

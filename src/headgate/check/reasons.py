@@ -169,7 +169,7 @@ def _nobody_speaks(finding: Finding, shard: ShardHealth) -> str:
     if finding.cause is Cause.ELSEWHERE:
         whose = f"{shard.primary}'s agent" if shard.primary else "another agent"
         unknown = "its address is unknown, set its `advertise`"
-        where = f"check with {shard.ask}" if shard.ask else unknown
+        where = f"check with {shard.check_at}" if shard.check_at else unknown
         return f"{whose} answers for {shard.shard}: {where}"
     return f"no agent can answer for {shard.shard} ({_words(finding.cause, finding.detail)})"
 

@@ -278,8 +278,8 @@ def _shard_doc(shard: ShardHealth | None, now: Instant) -> dict[str, Any] | None
     return {
         "shard": shard.shard,
         "primary": shard.primary,
-        "ask": shard.ask,
-        "ask_database": shard.ask_database,
+        "check_at": shard.check_at,
+        "check_at_database": shard.check_at_database,
         "metrics": _readings(shard.standings, now),
     }
 
@@ -425,8 +425,8 @@ class SnapshotReader:
             strict.text(document, "shard"),
             self._standings(strict.given(document, "metrics"), Scope.SHARD, sent_s),
             strict.text(document, "primary"),
-            strict.text(document, "ask"),
-            strict.text(document, "ask_database"),
+            strict.text(document, "check_at"),
+            strict.text(document, "check_at_database"),
         )
 
     def _standings(self, value: Any, scope: Scope, sent_s: float) -> dict[str, MetricStatus]:

@@ -372,7 +372,11 @@ def is_urgent(before: DatabaseSnapshot, after: DatabaseSnapshot) -> bool:
 
 def _shape(health: Health) -> tuple[object, ...]:
     shard = health.shard
-    whole = (shard.ask, shard.ask_database, _marks(shard.standings)) if shard is not None else None
+    whole = (
+        (shard.check_at, shard.check_at_database, _marks(shard.standings))
+        if shard is not None
+        else None
+    )
     return _marks(health.standings), whole
 
 

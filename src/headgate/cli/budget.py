@@ -69,21 +69,23 @@ Match: TypeAlias = Annotated[
     _option(
         "--match",
         metavar="KEY=VALUE,…",
-        about="A rule: all of these; repeat the option for one rule more. Keys: username, "
-        "database, application_name, remote_address, query, fingerprint, tag.NAME. '*' matches "
-        "every statement.",
+        about="One rule: all of its keys must match. Repeat the option for more rules. Keys: "
+        "username, database, application_name, remote_address, query, fingerprint, tag.NAME. "
+        "'*' matches every statement.",
     ),
 ]
 Each: TypeAlias = Annotated[
     list[str] | None,
-    _option("--each", metavar="KEY", about="A bucket for each value of it; repeatable."),
+    _option(
+        "--each", metavar="KEY", about="A bucket of its own for each value of this key; repeatable."
+    ),
 ]
 For: TypeAlias = Annotated[str | None, lasts_option("30m, 2h, 7d. Default: it does not end.")]
 PolicyFile: TypeAlias = Annotated[
     Path, typer.Argument(metavar="FILE", help="The policy: TOML, or JSON if its name ends so.")
 ]
 Anyway: TypeAlias = Annotated[
-    bool, typer.Option("--anyway", help="Take also what would lock out an administrator.")
+    bool, typer.Option("--anyway", help="Accept a policy that would lock out an administrator.")
 ]
 OneOf: TypeAlias = Annotated[
     str | None,
@@ -92,7 +94,7 @@ OneOf: TypeAlias = Annotated[
         metavar="BUDGET",
         show_default=False,
         autocompletion=completing.budgets,
-        help="Only of this one.",
+        help="Only violations of this budget.",
     ),
 ]
 
@@ -277,8 +279,8 @@ def mode(
         bool,
         typer.Option(
             "--all",
-            help="No budget goes beyond MODE, whatever its own: off stops everything at once, "
-            "enforce lifts that. With a reach, on every database in it.",
+            help="Limit all budgets to MODE: off stops all enforcement at once, enforce removes "
+            "the limit. With a reach: on every database in it.",
         ),
     ] = False,
     *,
@@ -454,7 +456,7 @@ By = Annotated[
     str,
     typer.Option(
         metavar="KEY,…",
-        help="Tell clients apart by it: username, database, application_name, remote_address, "
+        help="Group clients by this key: username, database, application_name, remote_address, "
         "query, tag.NAME.",
     ),
 ]
@@ -470,9 +472,9 @@ def replay(
 ) -> None:
     """Replay recorded statements against another policy, and print what would have changed.
 
-    By budget and client: what would have run, been warned of, waited or been blocked, beside
-    what happened. Counts of statements that were drawn, and not all traced, are estimates. It
-    looks back 24h at most.
+    For each budget and client: how many statements would have run, been warned, delayed or
+    blocked, and how many were. Counts of cheap statements are estimates, because only some are
+    traced. It looks back 24 h at most.
     """
     from headgate.budgets.parse import written
     from headgate.cli.history import minutes_ago

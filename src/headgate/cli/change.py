@@ -124,7 +124,7 @@ def remove_metric(
 ) -> None:
     """Remove a metric; it then rejects no check.
 
-    One that the settings file has comes back after an hour, or after --for.
+    A metric of the settings file comes back after an hour, or after --for.
     """
     wanted, end = _Wanted(database, metric, change, agent), _end_given(duration)
     if reach.said:
@@ -149,7 +149,7 @@ def revert_metric(
     """Drop runtime changes: the settings file decides again.
 
     A metric that the file does not have is removed; one that was removed comes back. With a reach,
-    what was set with that very reach is dropped.
+    it drops what was set with the same reach.
     """
     wanted = _Wanted(database, metric, change, agent)
     path = f"{wanted.path}/revert"

@@ -53,8 +53,8 @@ Prune: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--prune",
-        help="Take out what is set and not in the file. With --policy-of: that database's budgets, "
-        "also those of its settings file.",
+        help="Remove what the file does not name. With --policy-of: that database's budgets, also "
+        "those of its settings file.",
     ),
 ]
 
@@ -65,7 +65,7 @@ Prune: TypeAlias = Annotated[
 def list_changes(
     fleet: OfFleet = False,
     ended: Annotated[
-        bool, typer.Option("--all", help="With what has ended, or was taken out, lately.")
+        bool, typer.Option("--all", help="Also what ended or was removed within the last day.")
     ] = False,
     *,
     agent: AgentOptions,
@@ -138,14 +138,14 @@ def diff(
         ),
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Exit code 1 where it would change anything.")
+        bool, typer.Option("--strict", help="Exit with 1 if anything would change: for CI.")
     ] = False,
     *,
     agent: AgentOptions,
 ) -> None:
     """Show what a file would change, and change nothing.
 
-    Of budgets also what they would have done to the statements of the last hour.
+    For budgets, it also shows what they would have done to the statements of the last hour.
     """
     if against is not None:
         _compare(against, path, strict=strict, as_json=agent.as_json)
@@ -169,9 +169,9 @@ def apply(
     change: ChangeOptions,
     agent: AgentOptions,
 ) -> None:
-    """Set what a file says.
+    """Make the changes of a file.
 
-    What the file does not name stays as it is. With --prune it is taken out.
+    Changes that the file does not name stay; --prune removes them.
     """
     file = load(path, fleet=fleet, database=policy_of)
     api = _api_for(file, agent)
@@ -186,10 +186,10 @@ def apply(
 
 
 def rollback(
-    n: Annotated[int, typer.Argument(min=0, metavar="N", help="As it was after this one.")],
+    n: Annotated[int, typer.Argument(min=0, metavar="N", help="The revision to go back to.")],
     only: Annotated[
         list[Sort] | None,
-        typer.Option("--only", show_default=False, help="Roll back these alone; repeatable."),
+        typer.Option("--only", show_default=False, help="Roll back only these; repeatable."),
     ] = None,
     fleet: OfFleet = False,
     *,
@@ -198,8 +198,8 @@ def rollback(
 ) -> None:
     """Set everything as it was after a revision, as a new revision.
 
-    What has ended since does not come back. --only members: skipped replicas, peers and
-    handovers.
+    What has ended since then does not come back. `--only members` means skipped replicas, peers
+    and handovers.
     """
     api = agent.connect(timeout_s=MANY_TIMEOUT_S)
     body: dict[str, object] = {"n": n}
@@ -218,10 +218,10 @@ def restore(
     change: ChangeOptions,
     agent: AgentOptions,
 ) -> None:
-    """Put back what the fleet's store has lost and this agent still knows (--fleet).
+    """Write changes back to etcd that it has lost and this agent still has (--fleet).
 
-    For a store that came back empty or from an old copy. An agent knows what reaches beyond one
-    shard, and what is of its own: run it at one of each shard that had rules of its own.
+    For an etcd that is empty, or was restored from an old copy. An agent has the changes that
+    reach it: run the command at one agent of each shard that had changes of its own.
     """
     if not fleet:
         raise typer.BadParameter("restore is for the fleet's log: add --fleet")

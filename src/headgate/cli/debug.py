@@ -44,9 +44,15 @@ Output = Annotated[
 ]  # fmt: skip
 Folder = Annotated[
     Path | None,
-    typer.Option(metavar="FOLDER", show_default=False, help="Its files into a new folder instead."),
+    typer.Option(
+        metavar="FOLDER",
+        show_default=False,
+        help="Write the files to a new folder instead of an archive.",
+    ),
 ]
-Stdout = Annotated[bool, typer.Option("--stdout", help="To standard output, for a pipe.")]
+Stdout = Annotated[
+    bool, typer.Option("--stdout", help="Write the archive to standard output, for a pipe.")
+]
 Config = Annotated[
     Path | None,
     typer.Option(
@@ -58,17 +64,21 @@ Proxy = Annotated[
     str | None,
     typer.Option(
         "--proxy", envvar="HEADGATE_PROXY_URL", metavar="URL", show_default=False,
-        help="A proxy's control socket or address, to have its status in it, too.",
+        help="A proxy's control socket or address: include its status, too.",
     ),
 ]  # fmt: skip
 Logs = Annotated[
     list[Path] | None,
-    typer.Option("--log", metavar="FILE", show_default=False, help="A log; may be repeated."),
+    typer.Option(
+        "--log", metavar="FILE", show_default=False, help="A log file to include; repeatable."
+    ),
 ]
 Unit = Annotated[
-    str, typer.Option(metavar="NAME", help="Whose journal to take where no --log is named.")
+    str, typer.Option(metavar="NAME", help="The unit whose journal to include, without --log.")
 ]
-LogLines = Annotated[int, typer.Option(min=1, max=100_000, help="The last so many lines of each.")]
+LogLines = Annotated[
+    int, typer.Option(min=1, max=100_000, help="How many lines of each log, from its end.")
+]
 HashNames = Annotated[
     bool,
     typer.Option(
@@ -117,8 +127,8 @@ def bundle(
 ) -> None:
     """Pack what a maintainer needs into one file, secrets removed.
 
-    Also while the agent is down: then what the settings file and this machine can tell. Nothing is
-    sent anywhere, nothing is changed, and no database is woken. Look through it before you send it.
+    If the agent is down, it packs the settings file and the facts of this machine. It sends
+    nothing, changes nothing and wakes no database. Read the bundle before you send it.
     """
     from headgate.cli.debug_items import Wishes
     from headgate.cli.debug_scrub import Names

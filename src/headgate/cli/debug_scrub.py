@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from headgate.base.paths import expanded
 from headgate.base.redaction import DOOR_OPENERS, HIDDEN, secrets_in, secrets_in_address
-from headgate.budgets.ask import Dialect
+from headgate.budgets.model import Dialect
 from headgate.budgets.sql_text import COMMENT, LITERAL, QUOTED, WORD, SqlPiece, pieces
 from headgate.check.model import Verdict
 from headgate.metrics.builtins import BUILTINS
@@ -150,12 +150,14 @@ def _shown(kind: str, text: bytes) -> bytes:
 _NAME_KEYS = frozenset(
     {"agent", "app", "client", "database", "host", "hostname", "user", "application", "who"}
     | {"target", "over", "shard", "member", "cluster", "region", "name", "budget", "sender"}
-    | {"by", "ask_database", "key", "dbname", "addr", "session"}
+    | {"by", "check_at_database", "key", "dbname", "addr", "session"}
     | {"username", "application_name", "remote_address", "own_role", "exempt_usernames"}
 )
 _NAME_TABLES = frozenset({"match", "tags", "labels"})
 """Tables and lists of them whose values are names, whatever their keys."""
-_URL_KEYS = frozenset({"url", "ask", "address", "advertise", "peer", "standby_for", "endpoint"})
+_URL_KEYS = frozenset(
+    {"url", "check_at", "address", "advertise", "peer", "standby_for", "endpoint"}
+)
 # What everybody calls something: it tells nothing, and hashing it would make a text unreadable.
 _COMMON = frozenset(
     {"all", "other", "anonymous", "local", "localhost", "fleet", "shard", "host", "self"}

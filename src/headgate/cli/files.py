@@ -48,14 +48,14 @@ FILES = {
     ),
 }
 Name = Annotated[
-    str, typer.Argument(metavar="[NAME]", help="One of the list; without it: the list.")
+    str, typer.Argument(metavar="[NAME]", help="A file of the list. Without it, print the list.")
 ]
 
 
 def files(name: Name = "", as_json: AsJson = False) -> None:
     """Print a file for the host: systemd units, alert rules, a dashboard.
 
-    As they are in the package, so that they fit this version. Redirect it to where it belongs.
+    The files fit this version. Redirect the output to the place that the list names.
     """
     from headgate.cli.output import show_blocks, show_json, show_toml
     from headgate.present.view import Said, Table, columns

@@ -110,12 +110,12 @@ Until = Annotated[
 Level = Annotated[
     int | None,
     typer.Option(
-        min=1, max=8, show_default=False, help="Break down by this place in clients' names."
+        min=1, max=8, show_default=False, help="Group by this level of the clients' names: 1, 2, …"
     ),
 ]
 Step = Annotated[
     str | None,
-    typer.Option(metavar="TIME", show_default=False, help="One bar for so long: 5m, 1h."),
+    typer.Option(metavar="TIME", show_default=False, help="How long one bar is: 5m, 1h."),
 ]
 
 
@@ -183,7 +183,7 @@ def replay(
 ) -> None:
     """Replay recorded decisions against a proposed rule, and print the difference.
 
-    Exact where it can be, between two numbers or "cannot tell" where history does not say.
+    The result is exact, between two numbers, or "cannot tell", depending on what history has.
     """
     body = {"rule": read_rule(rule_file), "since": span_since(since)}
     api = agent.connect(timeout_s=LOOK_BACK_TIMEOUT_S)

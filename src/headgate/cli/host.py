@@ -35,7 +35,8 @@ Headless = Annotated[
     bool,
     typer.Option(
         "--headless",
-        help="Play the scenes once; 1 if a promise is broken, 3 if one could not be tried.",
+        help="Play the scenes once and check their promises. Exit code 1: one was broken; 3: one "
+        "could not be tried.",
     ),
 ]
 DemoPorts = Annotated[
@@ -51,11 +52,12 @@ Drop = Annotated[
         "--drop",
         metavar="DATABASE",
         autocompletion=completing.databases,
-        help="The file lacks it on purpose; repeatable.",
+        help="Confirm that the file omits this database on purpose; repeatable.",
     ),
 ]
 Whole = Annotated[
-    bool, typer.Option("--whole", help="The file is whole, though it ends as if it were cut short.")
+    bool,
+    typer.Option("--whole", help="Confirm that the file is complete, although it looks cut short."),
 ]
 
 
@@ -78,8 +80,8 @@ class Host(Protocol):
 def agent(context: typer.Context, config: Config, check_config: CheckConfig = False) -> None:
     """Run the agent.
 
-    Until SIGTERM or SIGINT; SIGHUP reloads the settings file. Exit code 2 where the
-    settings have faults.
+    It runs until SIGTERM or SIGINT. SIGHUP reloads the settings file. Exit code 2 if the settings
+    have faults.
     """
     if not check_config:
         raise typer.Exit(_host(context).run_agent(config))
@@ -162,8 +164,12 @@ def _host(context: typer.Context) -> Host:
 
 # --- token and version -----------------------------------------------------------------------
 
-TokenName = Annotated[str, typer.Option(metavar="NAME", help="Who will hold it, for the audit.")]
-TokenRole = Annotated[str, typer.Option(metavar="viewer|operator|peer", help="What it may do.")]
+TokenName = Annotated[
+    str, typer.Option(metavar="NAME", help="Who will use the token; the audit shows this name.")
+]
+TokenRole = Annotated[
+    str, typer.Option(metavar="viewer|operator|peer", help="What the token allows.")
+]
 
 
 def token(

@@ -37,13 +37,15 @@ Dsn = Annotated[
 ]
 InitDatabase = Annotated[
     str,
-    typer.Option("--database-name", metavar="NAME", help="What to call it in checks and rules."),
+    typer.Option(
+        "--database-name", metavar="NAME", help="The database's name in checks and rules."
+    ),
 ]
 Output = Annotated[
     Path,
     typer.Option(
         "--output", "-o", metavar="FILE", show_default=False,
-        help="Where to put it. Default: headgate.toml here.",
+        help="Where to write the settings file.",
     ),
 ]  # fmt: skip
 PasswordFile = Annotated[
@@ -77,10 +79,10 @@ def init(
 ) -> None:
     """Write a first settings file from what a database server can measure.
 
-    Connects, reads each metric once, and changes nothing on the server but the row of
-    commit_delay on MySQL and MariaDB. A password in DSN goes to a file of its own, which only you
-    can read. Exit code 1 where the server cannot be reached, or rejects the login: the role to
-    create is then printed.
+    It connects and reads each metric once. It changes nothing on the server, except the row of
+    commit_delay on MySQL and MariaDB. It writes a password in DSN to a file that only you can read.
+    Exit code 1 if the server is unreachable or rejects the login; it then prints the role to
+    create.
     """
     from headgate.settings.starter import starter_text
 

@@ -59,8 +59,8 @@ def lint(
 ) -> None:
     """Validate a settings file.
 
-    Everything that an agent looks at when it starts, short of connecting. Exit code 1 for faults;
-    with --strict for advice, too.
+    It checks everything that an agent checks at its start, without connecting. Exit code 1 for
+    faults; with --strict for advice, too.
     """
     if connect and file_only:
         raise typer.BadParameter("--connect and --file-only exclude each other")

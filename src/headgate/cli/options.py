@@ -193,7 +193,7 @@ DryRun: TypeAlias = Annotated[
     bool, typer.Option("--dry-run", help="Validate and show what would change; change nothing.")
 ]
 Strict: TypeAlias = Annotated[
-    bool, typer.Option("--strict", help="Advice fails, too: for a build.")
+    bool, typer.Option("--strict", help="Exit with 1 for advice, too: for CI.")
 ]
 Yes: TypeAlias = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
@@ -228,7 +228,7 @@ FleetWide: TypeAlias = Annotated[
     bool,
     typer.Option(
         "--fleet",
-        help="For the whole fleet. Without any of these: this agent, or the shard that it leads.",
+        help="For the whole fleet. Without a reach: for this agent, or the shard that it leads.",
     ),
 ]
 InRegion: TypeAlias = Annotated[

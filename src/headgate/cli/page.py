@@ -27,8 +27,8 @@ Open = Annotated[bool, typer.Option("--open", help="Open it in this machine's br
 def page(open_it: Open = False, *, agent: AgentOptions) -> None:
     """Print a link that signs in at the agent's page, once.
 
-    Within two minutes, as an operator. Over the Unix socket it needs no token; what is changed is
-    audited under the name of the person who made the link.
+    The link works for two minutes and signs in as an operator. Over the Unix socket this needs no
+    token. The audit shows changes under the name of the person who made the link.
     """
     import webbrowser
 

@@ -196,7 +196,7 @@ def shard_page(shard: ShardDoc, canvas: Canvas) -> RenderableType:
             table = metric_table(member.readings, inner)
             parts.append(Padding(table, (0, 0, 0, 2)))
         parts.append(Text())
-    told = [Text(plain(line), style="dim") for line in shard.told]
+    told = [Text(plain(line), style="dim") for line in shard.notes]
     return Group(*parts, *told, *_costs(shard, canvas))
 
 

@@ -69,13 +69,13 @@ PolicyArgument = Annotated[
 ]
 Within = Annotated[
     Duration,
-    duration("--within", about="How long to wait until the server has taken it.", high=600),
+    duration("--within", about="How long to wait until the server uses it.", high=600),
 ]
 Purge = Annotated[
     bool, typer.Option("--purge", help="Remove the policy's files, too, once it is off.")
 ]
 Anyway = Annotated[
-    bool, typer.Option("--anyway", help="Take also what would lock out an administrator.")
+    bool, typer.Option("--anyway", help="Accept a policy that would lock out an administrator.")
 ]
 WITHIN = Duration("5s")
 
@@ -113,8 +113,8 @@ def install(
 ) -> None:
     """Build the extension for a server, and install it.
 
-    Says which package is missing, if one is. Run it as root, or as the owner of the server's
-    program files. The server loads it at its next start.
+    It names the package that is missing, if one is. Run it as root, or as the owner of the
+    server's program files. The server loads the extension at its next start.
     """
     extension = _extension(context)
     done = extension.install(pg_config=pg_config, data_directory=data_directory, dsn=dsn)
@@ -132,7 +132,8 @@ def enable(
 ) -> None:
     """Put a policy in force, or the one that was switched off.
 
-    Needs no connection to the server, and no room for one. A policy with faults changes nothing.
+    It needs no connection to the server, so it works when none is free. A policy with faults
+    changes nothing.
     """
     where = _directory(data_directory, directory)
     done = _extension(context).enable(where, policy, within_s=within, anyway=anyway)
@@ -150,8 +151,8 @@ def publish(
 ) -> None:
     """Replace the policy.
 
-    What is switched off stays off: the new policy takes the place of the old one until it is
-    enabled. Where an agent publishes to the server, change the policy there.
+    If traffic control is switched off, it stays off, and `headgate pg enable` uses the new policy.
+    If an agent publishes to this server, change the policy there instead.
     """
     where = _directory(data_directory, directory)
     done = _extension(context).publish(where, policy, within_s=within, anyway=anyway)
@@ -168,7 +169,7 @@ def disable(
 ) -> None:
     """Switch traffic control off at once: no budget applies any more.
 
-    Stays off, also when an agent publishes, until it is enabled.
+    It stays off until `headgate pg enable`, even if an agent publishes.
     """
     where = _directory(data_directory, directory)
     done = _extension(context).disable(where, purge=purge, within_s=within)
@@ -184,8 +185,8 @@ def status(
 ) -> None:
     """Show what is in force on a server, and which budgets need attention.
 
-    Reads the server's memory from outside, so it works with no free connection; with --server
-    over SQL, where that is not allowed. Exit code 1 where something is not as it should be.
+    It reads the server's memory from outside, so it works with no free connection. Where that is
+    not allowed, use --server to read it over SQL. Exit code 1 if something needs attention.
     """
     where = data_directory or directory
     if where is None and dsn is None:

@@ -35,7 +35,11 @@ SettingsFile = Annotated[
 ]
 OfSettings = Annotated[
     Path | None,
-    typer.Argument(metavar="[FILE]", show_default=False, help="Its settings file, to find it by."),
+    typer.Argument(
+        metavar="[FILE]",
+        show_default=False,
+        help="The proxy's settings file, which says where the proxy is.",
+    ),
 ]
 Config = Annotated[
     Path | None,
@@ -44,7 +48,7 @@ Config = Annotated[
         "-c",
         metavar="FILE",
         show_default=False,
-        help="Its settings file, to find it by.",
+        help="The proxy's settings file, which says where the proxy is.",
     ),
 ]
 ProxyUrl = Annotated[
@@ -78,10 +82,10 @@ class ProxyHost(Protocol):
 def run(context: typer.Context, settings: SettingsFile) -> None:
     """Run the proxy, or take over from the one that runs.
 
-    Until SIGTERM or SIGINT: the first drains, the second ends it at once. SIGHUP reads the
-    settings file again. Where a proxy runs on the same `directory`, its sockets and counters are
-    taken over and the old one ends with its last session. Exit code 2 where the settings have
-    faults.
+    It runs until SIGTERM or SIGINT: the first drains it, the second ends it at once. SIGHUP
+    reloads the settings file. If a proxy runs on the same `directory`, this one takes over its
+    sockets and counters, and the old one exits after its last session. Exit code 2 if the settings
+    have faults.
     """
     raise typer.Exit(_host(context).run_proxy(settings))
 
@@ -89,7 +93,8 @@ def run(context: typer.Context, settings: SettingsFile) -> None:
 def lint(settings: SettingsFile, strict: Strict = False, as_json: AsJson = False) -> None:
     """Validate a proxy's settings file.
 
-    And the policy file that it names. Exit code 1 for faults; with --strict for advice, too.
+    It also validates the policy file that the settings name. Exit code 1 for faults; with --strict
+    for advice, too.
     """
     _tell(settings, _notes_on(settings), strict=strict, as_json=as_json)
 
@@ -102,7 +107,7 @@ def check(
 ) -> None:
     """Validate the settings file, and what it names: files, policy, the relay's library.
 
-    Connects to nothing. Exit code 1 for faults.
+    It connects to nothing. Exit code 1 for faults.
     """
     from headgate.cli.lint import faults_told
     from headgate.errors import InvalidSettings
@@ -119,8 +124,8 @@ def check(
 def build(context: typer.Context, as_json: AsJson = False) -> None:
     """Build the relay's library for this installation.
 
-    Needs a C compiler and OpenSSL's headers, and the right to write where headgate is installed.
-    Without it, each user's first start builds one for that user.
+    It needs a C compiler, OpenSSL's headers, and the right to write where headgate is installed.
+    If you do not run it, the first start of each user builds the library for that user.
     """
     built = _host(context).build_proxy()
     _done({"library": str(built)}, f"built {built}", as_json)
@@ -163,7 +168,7 @@ def status(
 ) -> None:
     """Show sessions, clients, budgets, servers, and what needs attention.
 
-    Exit code 1 where something is.
+    Exit code 1 if something needs attention.
     """
     from headgate.cli.output import show_view
 
@@ -215,7 +220,7 @@ def reload(
 ) -> None:
     """Reload the settings file, all or nothing.
 
-    Says what it follows from now on, and what waits for a restart.
+    It prints what is in force now, and what needs a restart.
     """
     from headgate.cli.output import show_view
 
@@ -228,8 +233,8 @@ def restart(
 ) -> None:
     """Start a successor that takes over; no client is disconnected.
 
-    The process that ran drains, and ends with its last session. Also after an upgrade: the
-    successor is what is installed now.
+    The old process drains, and exits after its last session. Use it after an upgrade: the
+    successor is the installed version.
     """
     api = _connect(settings, url, token, timeout_s=RESTART_TIMEOUT_S)
     answered = api.change("POST", "/v1/proxy/restart")
@@ -248,7 +253,7 @@ def drain(
 ) -> None:
     """Accept no new sessions, and exit after the last one ends.
 
-    As SIGTERM does; after `drain_timeout_s` the rest is closed.
+    The same as SIGTERM. After `drain_timeout_s` it closes the sessions that are left.
     """
     _connect(settings, url, token).change("POST", "/v1/proxy/drain")
     _done({"draining": True}, "the proxy drains, and ends with its last session", as_json)

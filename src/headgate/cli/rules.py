@@ -49,7 +49,7 @@ Reason: TypeAlias = Annotated[
     str, typer.Option("--reason", metavar="TEXT", show_default=False, help="Why.")
 ]
 All: TypeAlias = Annotated[
-    bool, typer.Option("--all", help="With those that ended within the last day.")
+    bool, typer.Option("--all", help="Also rules that ended within the last day.")
 ]
 
 
@@ -125,8 +125,7 @@ exempt = _setting(
     Kind.EXEMPT,
     """Admit a client although metrics breach: all of them, or the named ones.
 
-    Others pay for it, so it is guarded: it is suspended above its ceiling, and while it starves
-    others.
+    Other clients pay for it. So it is suspended above its ceiling, and when it has starved others.
     """,
 )
 metrics = _setting(

@@ -21,7 +21,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from enum import Enum, auto
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -598,12 +597,7 @@ class Job:
     def __enter__(self) -> Job:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._unpause()
         if self._stopped:
             self._signal(signal.SIGCONT)

@@ -43,7 +43,7 @@ PeerDatabase = Annotated[
     typer.Option(
         metavar="NAME",
         show_default=False,
-        help="What that agent calls the database. Default: as this one does.",
+        help="The other agent's name for the database. Default: the same.",
     ),
 ]
 

@@ -32,15 +32,15 @@ BUDGET_TABLE = "headgate.budgets.limits:BUDGET_SETTINGS"
 ABOUT = "Keep Postgres and MySQL/MariaDB healthy: check before each job."
 
 COMMANDS: Mapping[str, CommandRow] = {
-    "check": CommandRow("ask:check", "Check whether a job may run now."),
-    "wait": CommandRow("ask:wait", "Wait until a job may run."),
+    "check": CommandRow("check:check", "Check whether a job may run now."),
+    "wait": CommandRow("check:wait", "Wait until a job may run."),
     # What follows the command's name is the command's: no option of ours comes after it.
     "run": CommandRow(
         "run:run",
         "Run a command, and stop it while the database is unhealthy.",
         takes_the_rest=True,
     ),
-    "explain": CommandRow("ask:explain", "Show how a check would be answered, and why."),
+    "explain": CommandRow("check:explain", "Show how a check would be answered, and why."),
     "top": CommandRow(
         "top:top", "Watch what is unhealthy, who is throttled, by what, and what to do; q quits."
     ),
@@ -229,7 +229,7 @@ _CHANGES: Mapping[str, CommandRow] = {
         "changes:export", "Print what operators changed as a file: TOML, or with --json as JSON."
     ),
     "diff": CommandRow("changes:diff", "Show what a file would change, and change nothing."),
-    "apply": CommandRow("changes:apply", "Set what a file says."),
+    "apply": CommandRow("changes:apply", "Make the changes of a file."),
     "history": CommandRow(
         "changes:history",
         "List revisions: time, author and what changed; or what one of them did.",
@@ -239,7 +239,7 @@ _CHANGES: Mapping[str, CommandRow] = {
     ),
     "restore": CommandRow(
         "changes:restore",
-        "Put back what the fleet's store has lost and this agent still knows (--fleet).",
+        "Write changes back to etcd that it has lost and this agent still has (--fleet).",
     ),
 }
 

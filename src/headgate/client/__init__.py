@@ -2,7 +2,7 @@
 
     Client, AsyncClient ──► Conversation (what to send, when to retry) ──► drivers (sockets)
 
-The policy is in conversation.py, once, and knows neither sockets nor threads nor event loops.
+The policy is in retrying.py, once, and knows neither sockets nor threads nor event loops.
 
 Importing it is cheap: a job pays for it at every start, and so does a program that throttles
 only some of its runs. `dataclasses` (which loads `inspect`, and compiles code for each class)

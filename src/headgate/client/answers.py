@@ -39,8 +39,8 @@ class _Draft:
 
     __slots__ = (
         "admitted",
-        "ask",
-        "ask_database",
+        "check_at",
+        "check_at_database",
         "checks",
         "database",
         "decided",
@@ -64,7 +64,7 @@ class Answer(_Draft):
     __slots__ = ()
     __match_args__ = (
         "verdict", "admitted", "reason", "retry_after_s", "utilization", "metrics", "database",
-        "checks", "read_only", "unthrottled", "ask", "ask_database", "decided", "raw",
+        "checks", "read_only", "unthrottled", "check_at", "check_at_database", "decided", "raw",
     )  # fmt: skip
 
     def __init__(
@@ -79,8 +79,8 @@ class Answer(_Draft):
         checks: tuple[Answer, ...] = (),
         read_only: bool = False,
         unthrottled: bool = False,
-        ask: str | None = None,
-        ask_database: str | None = None,
+        check_at: str | None = None,
+        check_at_database: str | None = None,
         decided: str = "",
         raw: Mapping[str, Any] | None = None,
     ) -> None:
@@ -96,8 +96,8 @@ class Answer(_Draft):
         draft.checks = checks
         draft.read_only = read_only
         draft.unthrottled = unthrottled
-        draft.ask = ask
-        draft.ask_database = ask_database
+        draft.check_at = check_at
+        draft.check_at_database = check_at_database
         draft.decided = decided or ("nobody" if unthrottled else "agent")
         raw = {} if raw is None else raw
         draft.raw = raw
@@ -116,9 +116,9 @@ class Answer(_Draft):
             """The answer to `check_read`; never a permission to write."""
             self.unthrottled: Final = unthrottled
             """No agent answered, and this client's setting is to continue without one."""
-            self.ask: Final = ask
+            self.check_at: Final = check_at
             """With WRONG_AGENT: the URL of the agent to check at instead, if known."""
-            self.ask_database: Final = ask_database
+            self.check_at_database: Final = check_at_database
             """And what that agent calls the database."""
             self.decided: Final = decided
             """Who did: the "agent", this process from a snapshot ("local"), or "nobody"."""
@@ -138,8 +138,8 @@ class Answer(_Draft):
         draft.checks = self.checks
         draft.read_only = self.read_only
         draft.unthrottled = self.unthrottled
-        draft.ask = self.ask
-        draft.ask_database = self.ask_database
+        draft.check_at = self.check_at
+        draft.check_at_database = self.check_at_database
         draft.decided = self.decided
         draft.raw = self.raw
         draft.__class__ = Answer

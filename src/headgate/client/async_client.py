@@ -15,7 +15,6 @@ from collections.abc import (
 )
 from contextlib import aclosing, asynccontextmanager
 from time import monotonic
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar
 
 from headgate.client.answers import Answer
@@ -227,12 +226,7 @@ class AsyncClient(Gate[Callable[[float], Awaitable[None]]]):
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

@@ -16,8 +16,8 @@ _IS_COROUTINE = 0x80
 """inspect.CO_COROUTINE; importing inspect would cost more than all the rest of this module."""
 
 
-class Asked(NamedTuple):
-    """One question was put to one agent, or decided in this process."""
+class Checked(NamedTuple):
+    """One check was answered by one agent, or decided in this process."""
 
     app: str
     databases: tuple[str, ...]
@@ -123,7 +123,7 @@ class WentUnthrottled(NamedTuple):
 
 
 Event: TypeAlias = (
-    Asked
+    Checked
     | Rejected
     | Waited
     | WaitTimedOut

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, TypeVar
 
-from headgate.client.availability import Circuit, OnUnavailable
+from headgate.client.circuit import Circuit, OnUnavailable
 from headgate.client.events import Hook, events_of
 from headgate.errors import Fault, InvalidSettings
 
@@ -80,10 +80,10 @@ class Gate(Generic[Sleeper]):
         sleep: Sleeper | None = None,
     ) -> None:
         # Here, as in `_start`: what only a made client needs (see client/__init__.py).
-        from headgate.client.availability import Endpoints
-        from headgate.client.conversation import Conversation, Ways
+        from headgate.client.circuit import Endpoints
         from headgate.client.gathering import GatheredCheck, Gathering
         from headgate.client.question import make_asker, metric_names
+        from headgate.client.retrying import Conversation, Ways
         from headgate.client.routes import Routes
         from headgate.client.target import parse_targets
         from headgate.client.waits import Patience

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from headgate.client import events
 from headgate.client.answers import Answer
-from headgate.client.availability import Outage
-from headgate.client.conversation import Conversation, Emit, Telling
+from headgate.client.circuit import Outage
 from headgate.client.parsing import merged
 from headgate.client.question import Debit, Question, RequestBuilder
+from headgate.client.retrying import Conversation, Emit, Telling
 from headgate.client.steps import Outcomes, Sleep, Steps, Together
 from headgate.client.waits import Patience, Wait
 from headgate.errors import WaitedTooLong

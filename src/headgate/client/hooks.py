@@ -69,7 +69,7 @@ class Measure(NamedTuple):
 
 def measures_of(event: events.Event) -> Iterator[Measure]:
     match event:
-        case events.Asked(app, databases, _, verdict, took_s):
+        case events.Checked(app, databases, _, verdict, took_s):
             yield _one("asked", app, _joined(databases), verdict or NO_ANSWER)
             if verdict is not None:
                 yield Measure("headgate_client_answer_seconds", took_s, (app,))
@@ -118,7 +118,7 @@ def needed(module: str, package: str, hook: str) -> Any:
 
 
 LEVELS: dict[type[events.Event], int] = {
-    events.Asked: log.DEBUG,
+    events.Checked: log.DEBUG,
     events.Rejected: log.DEBUG,
     events.Waited: log.DEBUG,
     events.WaitTimedOut: log.WARNING,

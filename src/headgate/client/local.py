@@ -26,7 +26,7 @@ from headgate.check.snapshot import decided, only_agent_knows
 from headgate.check.snapshot_api import Snapshot
 from headgate.client import local_clock
 from headgate.client.answers import Answer
-from headgate.client.availability import Availability, Endpoints
+from headgate.client.circuit import Availability, Endpoints
 from headgate.client.gate import system_dice
 from headgate.client.local_answers import answer_of, check_of, decided_by, to_ms
 from headgate.client.local_feed import FEEDS, FLUSH_S, FRESH_S, Feed
@@ -217,15 +217,15 @@ class LocalCheck:
         """The feed of the agent that decides for the shard, if that is another one."""
         feed, snapshot, check = ready
         shard = snapshot.view.health.shard
-        if not snapshot.view.active_agent and (shard is None or not shard.ask):
+        if not snapshot.view.active_agent and (shard is None or not shard.check_at):
             return None
         sent = decided(snapshot.view, check, now=snapshot.now(now_s), roll=ALMOST_ONE)
         if sent.verdict is not Verdict.WRONG_AGENT:
             return None
-        there = sent_on(self.gate.home, sent.ask)
+        there = sent_on(self.gate.home, sent.check_at)
         if there is None or same_place(there, feed.target):
             return None
-        database = sent.ask_database or check.database
+        database = sent.check_at_database or check.database
         return self.gate.feed_at(there, database), check._replace(database=database)
 
     # --- deciding --------------------------------------------------------------------------

@@ -86,8 +86,8 @@ def answer_of(decision: Decision) -> Answer:
         metrics=tuple(_metric(finding) for finding in seen),
         database=check.database,
         read_only=check.read_threshold is not None,
-        ask=decision.ask or None,
-        ask_database=decision.ask_database or None,
+        check_at=decision.check_at or None,
+        check_at_database=decision.check_at_database or None,
         decided="local",
         raw=_raw(decision),
     )

@@ -52,8 +52,8 @@ def _single(document: Mapping[str, Any], database: str) -> Answer:
         metrics=tuple(_metric(item) for item in _objects(document, "metrics")),
         database=database,
         read_only=document.get("read_only") is True,
-        ask=_address(document.get("ask")),
-        ask_database=_address(document.get("ask_database")),
+        check_at=_address(document.get("check_at")),
+        check_at_database=_address(document.get("check_at_database")),
         raw=document,
     )
 

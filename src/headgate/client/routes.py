@@ -35,10 +35,10 @@ class Routes:
         """Where `answer` sends us, if it does and that is somewhere else."""
         if isinstance(answer, NoAnswer) or answer.verdict != WRONG_AGENT:
             return None
-        target = sent_on(self.home, answer.ask)
+        target = sent_on(self.home, answer.check_at)
         if target is None or same_place(target, here or self.home):
             return None
-        name = answer.ask_database
+        name = answer.check_at_database
         return target if name in (None, answer.database) else target._replace(database=name)
 
     def settle(self, question: Question, at: Target | None, answer: Answer | NoAnswer) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from typing import NamedTuple, TypeAlias
 
 from headgate.client.answers import Answer
-from headgate.client.availability import Outage
+from headgate.client.circuit import Outage
 from headgate.client.http1 import Response
 from headgate.client.replies import NoAnswer
 from headgate.client.target import Target

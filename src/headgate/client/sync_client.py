@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
-from types import TracebackType
 from typing import Any, ParamSpec, TypeVar, cast
 
 from headgate.client.answers import Answer
@@ -220,10 +219,5 @@ class Client(Gate[Callable[[float], None]]):
     def __enter__(self) -> Client:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

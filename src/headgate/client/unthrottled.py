@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from itertools import count
 from typing import NamedTuple
 
-from headgate.client.availability import Claim
+from headgate.client.circuit import Claim
 from headgate.client.events import warn
 from headgate.client.http1 import Response
 from headgate.client.replies import NoAnswer

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from headgate.client.answers import PACED, UNKNOWN_METRIC, Answer
-from headgate.client.availability import OnUnavailable
+from headgate.client.circuit import OnUnavailable
 from headgate.client.events import warn
 from headgate.client.question import Question
 from headgate.errors import Fault, InvalidSettings, WaitedTooLong

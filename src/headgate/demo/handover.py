@@ -83,7 +83,7 @@ def _ask(agent: DemoAgent, line: http.client.HTTPConnection) -> SwitchCheck:
     line.request("GET", SHARD_DOC)
     doc = json.loads(line.getresponse().read())
     why = next((str(m["cause"]) for m in answer["metrics"] if m["cause"]), "")
-    leads = doc["standing"] == "leading" and doc["warming_up"] is None
+    leads = doc["state"] == "leading" and doc["warming_up"] is None
     return SwitchCheck(agent.name, asked_at, heard_at, answer["verdict"], why, leads)
 
 

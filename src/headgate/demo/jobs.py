@@ -17,7 +17,7 @@ import psycopg
 
 from headgate import Client, HeadgateError
 from headgate.client.answers import Answer
-from headgate.client.availability import OnUnavailable
+from headgate.client.circuit import OnUnavailable
 from headgate.demo.agents import AGENT_ROLE, DemoAgent
 from headgate.demo.postgres import PostgresServer
 from headgate.demo.traffic import CRITICAL_ROLE, JOBS_ROLE, ROGUE_ROLE

@@ -452,7 +452,7 @@ def _seat(agent: DemoAgent) -> StageMember:
         member["role"],
         lag["value"] if lag and member["role"] == "replica" else None,
         _why(member, lag),
-        doc["standing"],
+        doc["state"],
         doc["warming_up"] is not None,
         member["term"],
     )

@@ -22,7 +22,7 @@ class FleetFollowingDoc(msgspec.Struct, frozen=True):
     """The fleet's revision that this agent has applied, at least."""
     revision: int
     """Revision of the store."""
-    heard_s_ago: float | None
+    last_seen_s_ago: float | None
     """Null: never since it started."""
     stale_for_s: float | None
     """Age of what it knows; null: it is current."""

@@ -55,7 +55,7 @@ class FleetLook:
             direct=state.direct,
             n=state.n,
             revision=state.revision,
-            heard_s_ago=None if heard is None else max(0.0, now.mono_s - heard.mono_s),
+            last_seen_s_ago=None if heard is None else max(0.0, now.mono_s - heard.mono_s),
             stale_for_s=None if state.stale_since is None else state.stale_for_s,
             from_cache_of=None if state.from_cache_of is None else iso(state.from_cache_of),
             fault=state.fault or None,

@@ -65,7 +65,7 @@ class FleetShardDoc(msgspec.Struct, frozen=True):
     url: str
     """Address of the agent that reports, its primary's."""
     agent: str
-    told_s_ago: float | None
+    reported_s_ago: float | None
     """Values are of then: values that only move are reported every few minutes."""
     rules: int | None
     """In force there, the fleet's and its own."""
@@ -142,7 +142,7 @@ _Pattern = Annotated[
     str,
     msgspec.Meta(
         pattern=f"^({NAME})?$",
-        description="Only these; * matches any.",
+        description="Only matching ones; * matches any characters.",
         examples=["eu-*", "commerce/*"],
     ),
 ]
@@ -230,7 +230,7 @@ def _shard(seen: ShardSeen, wall_s: float) -> FleetShardDoc:
         why=_why(seen, metrics),
         url=told.url if told else "",
         agent=told.agent if told else "",
-        told_s_ago=_since(told.at, wall_s) if told else None,
+        reported_s_ago=_since(told.at, wall_s) if told else None,
         rules=told.rules if told else None,
         checks=told.checks if told else None,
         rejected=told.rejected if told else None,

@@ -137,7 +137,7 @@ class MetricMinuteDoc(msgspec.Struct, frozen=True):
     database: str
     metric: str
     looks: int
-    absent: int
+    unavailable: int
     """How many of the looks found no value."""
     low: float | None
     mean: float | None
@@ -518,16 +518,16 @@ class PastDoc(msgspec.Struct, frozen=True):
     """Checks of that minute, of the client or of all clients with that level."""
     clients: Sequence[ChildDoc]
     """If there are several clients: the most rejected; at most 10."""
-    asked_before: str | None
+    checked_before: str | None
     """If there was no check in that minute: the last minute before it with a check, within an
     hour; and the next one after."""
-    asked_after: str | None
+    checked_after: str | None
     metrics: Sequence[MetricMinuteDoc]
     matched: Sequence[MatchDoc]
     """Rules that matched it then; those that applied come first."""
     rejections: Sequence[RejectionDoc]
     """Rejections of that minute that are still kept in full; at most 10."""
-    told: Sequence[str]
+    known: Sequence[str]
     unknown: Sequence[str]
     """What is unknown, and why."""
 
@@ -562,12 +562,12 @@ def past_doc(past: Past, when: When) -> PastDoc:
             ChildDoc(child.client, sums_doc(child.sums))
             for child in (past.found.children[:MAX_CLIENTS] if several else ())
         ],
-        asked_before=None if total.checks or before is None else when(before * 60),
-        asked_after=None if total.checks or after is None else when(after * 60),
+        checked_before=None if total.checks or before is None else when(before * 60),
+        checked_after=None if total.checks or after is None else when(after * 60),
         metrics=minutes_doc(past.metrics, when).minutes,
         matched=past.matched,
         rejections=past.rejections,
-        told=_told(past, total),
+        known=_told(past, total),
         unknown=past.unknown,
     )
 

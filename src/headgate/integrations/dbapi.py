@@ -297,12 +297,7 @@ class ThrottledCursor(_Through):
     def __enter__(self) -> ThrottledCursor:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._object.close()
 
 

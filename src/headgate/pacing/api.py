@@ -28,7 +28,7 @@ class SetPointDoc(msgspec.Struct, frozen=True):
 class PaceDoc(msgspec.Struct, frozen=True):
     rate: float
     """Cost a second that is admitted; a check that declares none costs 1."""
-    bears: float
+    sustained: float
     """Estimate of the cost a second that the database sustains."""
     starting: bool
     """Slow start: the rate still grows to its limit."""
@@ -55,7 +55,7 @@ def pace_doc(
 ) -> PaceDoc:
     return PaceDoc(
         rate=pace.rate,
-        bears=pace.bears,
+        sustained=pace.sustained,
         starting=pace.starting,
         metric=worst or None,
         set_points=[_set_point(standing) for standing in metrics],

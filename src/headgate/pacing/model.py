@@ -97,7 +97,7 @@ class Observation(NamedTuple):
 class Pace:
     rate: float = INITIAL_RATE
     """Cost units a second to admit until the next step."""
-    bears: float = INITIAL_RATE
+    sustained: float = INITIAL_RATE
     """Estimate of what the database sustains: the integral term."""
     starting: bool = True
     low_for: int = 0
@@ -137,14 +137,14 @@ def _stepped(pace: Pace, seen: Observation) -> Pace:
     used = seen.limited or seen.taken >= USED_SHARE * pace.rate * seen.elapsed_s
     if pace.starting and not _found_limit(seen):
         return _start(pace, seen, used=used)
-    bears = _bears(pace, seen, used=used)
+    sustained = _sustained(pace, seen, used=used)
     low_for = pace.low_for + 1 if used and seen.load < RESTART_BELOW and seen.queue is None else 0
     if low_for >= RESTART_AFTER:
-        return Pace(_bounded(bears), _bounded(bears), starting=True)
-    rate = bears * _correction(bears, seen)
+        return Pace(_bounded(sustained), _bounded(sustained), starting=True)
+    rate = sustained * _correction(sustained, seen)
     # A queue that seems to grow slows the start down; it has started when the load shows it.
     starting = pace.starting and not _has_load(seen)
-    return Pace(_bounded(rate), _bounded(bears), starting, low_for)
+    return Pace(_bounded(rate), _bounded(sustained), starting, low_for)
 
 
 def _has_load(seen: Observation) -> bool:
@@ -189,11 +189,11 @@ def _doubted(pace: Pace, seen: Observation) -> Pace:
     used_per_s = seen.taken / seen.elapsed_s
     kept = max(INITIAL_RATE, 2 * used_per_s, pace.rate * math.exp(-FORGET_PER_S * seen.elapsed_s))
     rate = _bounded(min(pace.rate, kept))
-    return Pace(rate, min(rate, pace.bears), pace.starting)
+    return Pace(rate, min(rate, pace.sustained), pace.starting)
 
 
-def _bears(pace: Pace, seen: Observation, *, used: bool) -> float:
-    before = pace.bears
+def _sustained(pace: Pace, seen: Observation, *, used: bool) -> float:
+    before = pace.sustained
     if seen.queue is not None:
         return _drains(pace, seen, seen.queue, used=used)
     if seen.breached or pace.starting:
@@ -209,7 +209,7 @@ def _bears(pace: Pace, seen: Observation, *, used: bool) -> float:
 
 def _drains(pace: Pace, seen: Observation, queue: Queue, *, used: bool) -> float:
     """The integral term of a queue: what it is seen to drain, evened out over its length."""
-    before, measured = pace.bears, queue.drained_per_s
+    before, measured = pace.sustained, queue.drained_per_s
     if measured is None or (seen.load < NEARLY_DRY and not _grows(seen, queue)):
         # It drains all that it gets: it sustains at least that, and perhaps more.
         return max(before, pace.rate) if used else before
@@ -219,10 +219,10 @@ def _drains(pace: Pace, seen: Observation, queue: Queue, *, used: bool) -> float
     return before + weight * (measured - before)
 
 
-def _correction(bears: float, seen: Observation) -> float:
+def _correction(sustained: float, seen: Observation) -> float:
     load, gain = seen.load, PROPORTIONAL
     if seen.queue is not None:
-        load = seen.queue.waiting / bears / seen.queue.full_s
+        load = seen.queue.waiting / sustained / seen.queue.full_s
         # What is amiss now shows in the lag only after two readings and the queue itself.
         gain = seen.queue.full_s / (2 * seen.interval_s + seen.queue.full_s)
     return min(MOST_UP, max(MOST_DOWN, 1 + gain * (1 - load)))

@@ -350,7 +350,7 @@ class Pacer:
 
 def paced(health: Health) -> list[MetricStatus]:
     """Each paced metric in its own scope, where that can be seen from here."""
-    shard = health.shard.standings if health.shard and not health.shard.ask else {}
+    shard = health.shard.standings if health.shard and not health.shard.check_at else {}
     found = []
     for name, standing in health.standings.items():
         if standing.spec.pace and standing.spec.threshold > 0:

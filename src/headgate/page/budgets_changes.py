@@ -239,7 +239,7 @@ class BudgetChanges:
         if is_confirmed(visit):
             return await made(visit, "POST", path, name=name)
         before = await visit.api.get(budget_path(database, name), BudgetDoc)
-        owed = sum(bucket.owed_ms for bucket in before.buckets)
+        owed = sum(bucket.debt_ms for bucket in before.buckets)
         words = [
             f"{before.buckets_total} buckets begin empty; their debt is {seconds(owed)} of CPU now."
             if before.counts is not None

@@ -371,7 +371,7 @@ class MemberChanges:
     routes = (
         ("GET", "/databases/{database}/members/{member}", "form"),
         ("POST", "/databases/{database}/members/{member}/preview", "preview"),
-        ("POST", "/databases/{database}/members/{member}/aside", "aside"),
+        ("POST", "/databases/{database}/members/{member}/skip", "skip"),
         ("POST", "/databases/{database}/members/{member}/count", "count"),
         ("POST", "/databases/{database}/wake", "wake"),
     )
@@ -386,7 +386,7 @@ class MemberChanges:
             return await self._form(visit, rejected=as_rejected(error))
         return await self._form(visit, asked=asked)
 
-    async def aside(self, visit: Visit) -> Response:
+    async def skip(self, visit: Visit) -> Response:
         try:
             asked = _skip_asked(visit)
             doc = await visit.api.send("PUT", _skip_path(visit), ShardDoc, asked)
@@ -394,7 +394,7 @@ class MemberChanges:
             return await self._form(visit, rejected=as_rejected(error))
         return _done(
             visit,
-            "overview_set_aside.html",
+            "overview_skipped.html",
             _page_of(visit),
             shard=doc,
             member=_member(visit, doc),
@@ -407,7 +407,7 @@ class MemberChanges:
             return await self._form(visit, rejected=error)
         return _done(
             visit,
-            "overview_set_aside.html",
+            "overview_skipped.html",
             _page_of(visit),
             shard=doc,
             member=_member(visit, doc),
@@ -432,7 +432,7 @@ class MemberChanges:
             "lasts": SKIPS,
         }
         if visit.by_script and not visit.query.get("live"):
-            return _shown(visit, "overview_aside.html", rejected, **form)
+            return _shown(visit, "overview_skip.html", rejected, **form)
         status = await visit.api.get("/v1/status", StatusDoc)
         database = next(one for one in status.databases if one.database == doc.database)
         rows = [row for row in tree(doc) if row.member.member == name]

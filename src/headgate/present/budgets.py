@@ -272,14 +272,14 @@ def _state(doc: BudgetDoc) -> tuple[str, Tone]:
         return ("blocks now", "bad") if lately else ("enforcing", "good")
     if doc.state == "warning":
         return ("warns now", "warned") if lately else ("warning", "")
-    return doc.state, "" if doc.state == "resting" else "quiet"
+    return doc.state, "" if doc.state == "inactive" else "quiet"
 
 
 def _debt(doc: BudgetDoc) -> str:
     fullest = next((b for b in doc.buckets if b.capacity_ms is not None), None)
     if fullest is None or fullest.capacity_ms is None:
         return "no debt" if doc.counts is not None and "capacity" in doc.settings else ""
-    debt = f"debt {seconds(fullest.owed_ms)} of {seconds(fullest.capacity_ms)}"
+    debt = f"debt {seconds(fullest.debt_ms)} of {seconds(fullest.capacity_ms)}"
     return f"{debt}, {fullest.label}" if fullest.label else debt
 
 
@@ -508,7 +508,7 @@ def _bucket_table(buckets: Sequence[BucketDoc]) -> Table:
     rows: list[list[Cell]] = []
     for bucket in buckets:
         most = "" if bucket.capacity_ms is None else f" of {seconds(bucket.capacity_ms)}"
-        debt = f"{seconds(bucket.owed_ms)}{most} of CPU"
+        debt = f"{seconds(bucket.debt_ms)}{most} of CPU"
         running = _of(bucket.running, bucket.max_workers)
         rows.append([bucket.label or "(its own)", Fill(bucket.fill), debt, running])
     return Table(columns("bucket", "debt", "", "running", right=("running",)), rows)

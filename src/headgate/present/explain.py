@@ -162,8 +162,8 @@ def _steps(doc: ExplainDoc) -> tuple[ExplainStep, ...]:
 def _client(doc: ExplainDoc) -> tuple[str, ...]:
     levels = doc.app.split(":")
     matched = f"rules match any of its levels: {', '.join(levels)}" if len(levels) > 1 else ""
-    database = doc.ask_database or doc.database
-    elsewhere = f"check at {doc.ask}, database {database}" if doc.ask else ""
+    database = doc.check_at_database or doc.database
+    elsewhere = f"check at {doc.check_at}, database {database}" if doc.check_at else ""
     return tuple(line for line in (matched, elsewhere) if line)
 
 
@@ -215,7 +215,7 @@ def _budget(debit: DebitDoc | None) -> tuple[StepMark, tuple[str, ...]]:
         return StepMark.NOTHING, ("the check names no budget",)
     told = f"{debit.budget}: {debit.state}; it would be charged {debit.cost_s:.3g} s of CPU"
     debt = ""
-    if debit.owed_s is not None and debit.capacity_s is not None:
-        debt = f"its debt is {debit.owed_s:.3g} s of {debit.capacity_s:.3g} s"
+    if debit.debt_s is not None and debit.capacity_s is not None:
+        debt = f"its debt is {debit.debt_s:.3g} s of {debit.capacity_s:.3g} s"
     kept = f"kept {debit.ledger}" if debit.ledger else ""
     return StepMark.PASSES, tuple(line for line in (told, debt, debit.note, kept) if line)

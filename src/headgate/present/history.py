@@ -285,8 +285,8 @@ def past_view(past: PastDoc, zone: tzinfo | None = None) -> list[Block]:
     begin, end = time_of(past.at, zone), time_of(past.until, zone)
     head = Said(f"{past.app} on {past.database}", "strong")
     blocks: list[Block] = [line(head, Said(f"  {begin:%d %b %H:%M}–{end:%H:%M}", "quiet"))]
-    blocks += [line(f"  {told}") for told in past.told]
-    for word, at in (("last", past.asked_before), ("next", past.asked_after)):
+    blocks += [line(f"  {told}") for told in past.known]
+    for word, at in (("last", past.checked_before), ("next", past.checked_after)):
         if at:
             blocks.append(line(f"  {word} check: {time_of(at, zone):%H:%M}"))
     blocks += [line(), *_children(past.clients)] if past.clients else []

@@ -98,7 +98,7 @@ def _counts(found: ProxyStatusDoc) -> Iterator[Line]:
     share = statements.unidentified_share
     unidentified = "" if share is None else f", unidentified {share:.1%}"
     yield line(
-        f"statements {statements.judged:,} matched against budgets{unidentified}; "
+        f"statements {statements.compared:,} compared with budgets{unidentified}; "
         f"{statements.running_now:,} run, {statements.held_now:,} delayed; "
         f"{statements.total:,} through this process"
     )

@@ -34,9 +34,9 @@ SKEW_S = 0.1
 
 def standing_of(doc: ShardDoc) -> Note:
     """Who speaks for it."""
-    if doc.standing == "leading":
+    if doc.state == "leading":
         return Note("leading", "good", "" if doc.term is None else f"timeline {doc.term}")
-    if doc.standing == "following":
+    if doc.state == "following":
         there = doc.primary_url
         where = f"check at {there}" if there else "its address is not known here"
         return Note(f"following {doc.primary or '?'}", "info", f"{where} at shard scope")
@@ -227,7 +227,7 @@ _NO_NEWS = ("hibernating", "heartbeat_idle", "unsupported")
 
 
 def _reading(doc: MetricDoc, member: MemberDoc) -> tuple[str, Said]:
-    bad: Tone = "warned" if doc.metric in member.asides else "bad"
+    bad: Tone = "warned" if doc.metric in member.skipped_metrics else "bad"
     if doc.value is None or doc.state == "unavailable":
         return doc.metric, Said(f"unavailable: {absence_text(doc, detail=False)}", bad)
     name = f"{doc.metric} {value_text(doc)}"
@@ -243,13 +243,15 @@ def _notes(member: MemberDoc, *, is_adrift: bool) -> Iterator[Said]:
     elif member.role is None and member.role_detail:
         yield Said(f"role not known: {member.role_detail}", "unknown")
     if member.activity == "hibernating":
-        asked = "" if member.asked_s_ago is None else f"; last check {age(member.asked_s_ago)} ago"
+        asked = (
+            "" if member.checked_s_ago is None else f"; last check {age(member.checked_s_ago)} ago"
+        )
         yield Said(f"hibernating: no checks, so nothing is measured{asked}", "quiet")
     elif member.activity == "idle":
         yield Said("idle: few checks, so measured less often", "quiet")
     for metric in member.hopeless:
-        yield Said(f"skipped for {metric}: {member.asides.get(metric, '')}", "bad")
-    yield from _asides(member)
+        yield Said(f"skipped for {metric}: {member.skipped_metrics.get(metric, '')}", "bad")
+    yield from _skips(member)
     if member.activity != "hibernating" and member.reachable:
         for reading in member.readings:
             yield from _about(reading)
@@ -264,13 +266,13 @@ def _notes(member: MemberDoc, *, is_adrift: bool) -> Iterator[Said]:
         yield Said(f"its clock is {skew} {side} the primary's", "warned")
 
 
-def _asides(member: MemberDoc) -> Iterator[Said]:
+def _skips(member: MemberDoc) -> Iterator[Said]:
     if skip := member.skip:
         left = duration(skip.until_s)
         yield Said(f"skipped by {skip.who} for another {left}: {skip.reason}", "warned")
         return
     by_why: dict[str, list[str]] = {}
-    for metric, why in member.asides.items():
+    for metric, why in member.skipped_metrics.items():
         if metric not in member.hopeless and not is_without(member, metric):
             by_why.setdefault(why, []).append(metric)
     for why, metrics in by_why.items():
@@ -308,8 +310,8 @@ def facts(member: MemberDoc, shard: ShardDoc) -> list[str]:
         found.append(f"has {has} as of {duration(member.copy.exchanged_s_ago)} ago")
     if member.reported_s_ago is not None:
         found.append(f"last seen {duration(member.reported_s_ago)} ago")
-    if member.asked_s_ago is not None:
-        found.append(f"last check {duration(member.asked_s_ago)} ago")
+    if member.checked_s_ago is not None:
+        found.append(f"last check {duration(member.checked_s_ago)} ago")
     return found
 
 

@@ -103,7 +103,7 @@ def _steps(database: DatabaseDoc, failing: Sequence[MetricDoc]) -> Iterable[Step
     shard = database.shard
     for doc in breached:
         member = _blamed(doc, database)
-        if member and shard is not None and shard.standing == "leading":
+        if member and shard is not None and shard.state == "leading":
             skip = f"headgate shard skip {name} {member} --for 30m --reason TEXT"
             yield Step(f"Skip {member}", skip, f"/databases/{name}/members/{member}")
             break

@@ -242,10 +242,10 @@ def points_on(view: DatabaseSnapshot) -> tuple[str, str] | None:
     if view.active_agent:
         return view.active_agent, ""
     shard = view.health.shard
-    if shard is None or not shard.ask:
+    if shard is None or not shard.check_at:
         return None
     whole = any(standing.ref.scope is Scope.SHARD for standing in view.health.default.standings)
-    return (shard.ask, shard.ask_database) if whole else None
+    return (shard.check_at, shard.check_at_database) if whole else None
 
 
 # --- link ----------------------------------------------------------------------------------------

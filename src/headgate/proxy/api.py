@@ -44,7 +44,7 @@ class ProxySessionsDoc(msgspec.Struct, frozen=True):
 
 class ProxyStatementsDoc(msgspec.Struct, frozen=True):
     total: int
-    judged: int
+    compared: int
     unidentified_share: float | None
     held_now: int
     running_now: int

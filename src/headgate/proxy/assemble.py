@@ -16,8 +16,8 @@ from pathlib import Path
 from headgate.base.advice import Severity
 from headgate.base.ports import Clock, PolicySink
 from headgate.budgets.advice import advise
-from headgate.budgets.ask import Dialect
 from headgate.budgets.compiled import compile_policy
+from headgate.budgets.model import Dialect
 from headgate.budgets.native.region import PatternView
 from headgate.budgets.pgext.directory import head_of, health_of
 from headgate.budgets.pgext.meter import RegionMeter

@@ -39,7 +39,7 @@ class ToldMember(NamedTuple):
     upstream_member: str | None
     labels: Mapping[str, str]
     readings: Sequence[ToldReading]
-    asides: Mapping[str, str]
+    skipped_metrics: Mapping[str, str]
 
 
 class ShardReport(NamedTuple):
@@ -187,8 +187,10 @@ def fitness_of(member: ToldMember) -> Fitness:
     if member.role != "replica":
         return Fitness(ServerUse.RESTS, "its server has not reported that it is a replica")
     for reading in member.readings:
-        if reading.metric in member.asides:
-            return Fitness(ServerUse.RESTS, f"{reading.metric}: {member.asides[reading.metric]}")
+        if reading.metric in member.skipped_metrics:
+            return Fitness(
+                ServerUse.RESTS, f"{reading.metric}: {member.skipped_metrics[reading.metric]}"
+            )
         if reading.state == "breached":
             return Fitness(ServerUse.RESTS, f"{reading.metric} is above its threshold")
         if reading.state in ("unavailable", "idle") and is_delay(reading.metric, reading.unit):

@@ -167,7 +167,7 @@ def _off(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
 
 
 @BUDGETS.rows(
-    "headgate_proxy_told_health{health}",
+    "headgate_proxy_health{health}",
     "1 for the health of the database as the relay knows it, else 0.",
 )
 def _told_health(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
@@ -403,9 +403,9 @@ PROXY.add(
 
 @PROXY.rows("headgate_proxy_unidentified_share", "Share of statements whose client has no name.")
 def _unidentified(facts: ProxyFacts, seen: ProxyReadings) -> Iterator[Row]:
-    judged = sum(one.statements for one in seen.clients)
-    if judged:
-        yield (), seen.clients[0].statements / judged
+    compared = sum(one.statements for one in seen.clients)
+    if compared:
+        yield (), seen.clients[0].statements / compared
 
 
 @PROXY.rows(

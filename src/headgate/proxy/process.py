@@ -25,7 +25,7 @@ import structlog
 
 from headgate.base.ports import Clock
 from headgate.base.supervise import supervised
-from headgate.budgets.ask import Dialect
+from headgate.budgets.model import Dialect
 from headgate.budgets.sql_text import COMMENT, LITERAL, SPACE, SqlPiece, pieces
 from headgate.proxy.layout import (
     EVENT_BLOCKED,

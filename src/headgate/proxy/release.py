@@ -52,7 +52,7 @@ class Pacing:
         self._terms, self._gate = terms, gate
         self._steps: Steps = begun(terms)
         initial = max(pacing.MIN_RATE, terms.initial_per_s)
-        self._pace = Pace(rate=initial, bears=initial)
+        self._pace = Pace(rate=initial, sustained=initial)
         self._backlog = Backlog(now_s)
         self._first = self._last = released
         self._seen_at: float | None = None

@@ -143,13 +143,13 @@ def _about(facts: ProxyFacts, seen: ProxyReadings) -> dict[str, Any]:
 
 
 def _statements(clients: Sequence[ClientCounts], counts: Mapping[str, int]) -> dict[str, Any]:
-    judged = sum(client.statements for client in clients)
+    compared = sum(client.statements for client in clients)
     unidentified = clients[0].statements if clients else 0
     return {
         "total": counts.get("statements", 0),
-        "judged": judged,
+        "compared": compared,
         "unidentified": unidentified,
-        "unidentified_share": unidentified / judged if judged else None,
+        "unidentified_share": unidentified / compared if compared else None,
         "truncated_texts": counts.get("truncated_texts", 0),
         "unkept_texts": counts.get("unkept_texts", 0),
         "untrusted_tags": counts.get("untrusted_tags", 0),

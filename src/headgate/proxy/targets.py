@@ -467,7 +467,7 @@ def read_shard(document: Mapping[str, Any], agent: str) -> ShardReport:
     return ShardReport(
         agent=agent,
         shard=_text(document, "shard"),
-        standing=_text(document, "standing"),
+        standing=_text(document, "state"),
         primary=document["primary"],
         detail=_text(document, "detail"),
         members=tuple(_read_member(one, agent) for one in document["members"][:256]),
@@ -491,7 +491,9 @@ def _read_member(document: Mapping[str, Any], agent: str) -> ToldMember:
             ToldReading(_text(one, "metric"), _text(one, "unit"), _text(one, "state"))
             for one in document["readings"]
         ),
-        asides={str(key): str(value) for key, value in document["asides"].items()},
+        skipped_metrics={
+            str(key): str(value) for key, value in document["skipped_metrics"].items()
+        },
     )
 
 

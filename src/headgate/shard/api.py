@@ -76,18 +76,18 @@ class MemberDoc(msgspec.Struct, frozen=True):
     reported_s_ago: float | None
     joined_s_ago: float | None
     """Seconds since it joined or came back; null if it always was a member."""
-    asked_s_ago: float | None
+    checked_s_ago: float | None
     """Seconds since a client last checked at its agent; null: not recently."""
     clock_ahead_s: float | None
     """Its database's clock minus the primary's; null if not measured."""
     skip: SkipDoc | None
     readings: Sequence[MetricDoc]
-    asides: Mapping[str, str]
+    skipped_metrics: Mapping[str, str]
     """Metric → why this member is skipped in it."""
-    aside_kinds: Mapping[str, str]
+    skip_kinds: Mapping[str, str]
     """The same as one of `skipped`, `missing`, `hopeless`, `grace`, `unsupported`, `ignored`."""
     hopeless: Sequence[str]
-    """Metrics of `asides` in which the agent skips it, because throttling does not help it."""
+    """Those of `skipped_metrics` in which the agent skips it, as throttling does not help it."""
     copy: CopyDoc | None = None
     """Its agent's copy of the shard's changes; null: this agent sends it none."""
 
@@ -110,7 +110,7 @@ class ShardDoc(msgspec.Struct, frozen=True):
     database: str
     member: str
     """This database's own name in the shard."""
-    standing: str
+    state: str
     """`leading`: this agent answers for it; `following`: another one does; `unled`: none may."""
     primary: str | None
     primary_url: str | None
@@ -127,7 +127,7 @@ class ShardDoc(msgspec.Struct, frozen=True):
     collect_interval_s: float
     messages_total: int
     costs: Sequence[CostDoc]
-    told: Sequence[str]
+    notes: Sequence[str]
     """What Patroni and the fleet's store report about it, and what this agent cannot watch;
     no decision depends on it."""
     copies: CopiesDoc | None = None
@@ -143,18 +143,18 @@ def shard_doc(
     costs: Sequence[CostDoc] = (),
     copies: Mapping[str, CopyState] = MappingProxyType({}),
 ) -> ShardDoc:
-    stands = _standing(view)
+    role = _role(view)
     above, behind = upstream_members(view.members), bytes_behind(view.members)
     return ShardDoc(
         shard=view.shard,
         database=view.database,
         member=view.member,
-        standing=stands.standing,
-        primary=stands.primary,
-        primary_url=stands.url,
-        term=stands.term,
-        cause=stands.cause,
-        detail=stands.detail,
+        state=role.state,
+        primary=role.primary,
+        primary_url=role.url,
+        term=role.term,
+        cause=role.cause,
+        detail=role.detail,
         warming_up=view.warming_up.detail if view.warming_up else None,
         members=[
             _member(
@@ -173,12 +173,12 @@ def shard_doc(
         collect_interval_s=view.collect_interval_s,
         messages_total=view.messages_total,
         costs=costs,
-        told=view.told,
+        notes=view.told,
     )
 
 
-class _Stands(msgspec.Struct, frozen=True):
-    standing: str
+class _Role(msgspec.Struct, frozen=True):
+    state: str
     primary: str | None = None
     url: str | None = None
     term: int | None = None
@@ -186,14 +186,14 @@ class _Stands(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-def _standing(view: ShardView) -> _Stands:
+def _role(view: ShardView) -> _Role:
     match view.standpoint:
         case Leading(primary=primary, term=term):
-            return _Stands("leading", primary, term=term)
+            return _Role("leading", primary, term=term)
         case Following(primary=primary, url=url):
-            return _Stands("following", primary, url or None)
+            return _Role("following", primary, url or None)
         case Unled(absent=absent):
-            return _Stands("unled", cause=absent.cause.value, detail=absent.detail)
+            return _Role("unled", cause=absent.cause.value, detail=absent.detail)
 
 
 class _Beside(msgspec.Struct, frozen=True):
@@ -232,12 +232,12 @@ def _member(
         unreachable_for_s=_since(member.lost_since, now) if member.lost else None,
         reported_s_ago=_since(report.at, now) if report else None,
         joined_s_ago=_since(member.joined_at or None, now),
-        asked_s_ago=report.asked_s_ago if report else None,
+        checked_s_ago=report.checked_s_ago if report else None,
         clock_ahead_s=view.clock_ahead_s,
         skip=_skip(view.skip, now),
         readings=readings,
-        asides=view.asides,
-        aside_kinds=view.aside_kinds,
+        skipped_metrics=view.skipped_metrics,
+        skip_kinds=view.skip_kinds,
         hopeless=view.hopeless,
         copy=beside.copy,
     )
@@ -249,7 +249,7 @@ def _no_role(view: MemberView) -> str:
         return member.lost.detail
     if member.report is None:
         return "no report yet"
-    absent = member.report.role_absent
+    absent = member.report.role_unavailable
     return absent.detail if absent else "its server has not reported its role"
 
 
@@ -405,7 +405,7 @@ def _hopeless(member: MemberDoc) -> Iterator[str]:
     for metric in member.hopeless:
         yield (
             f"{member.member} does not count for {metric}, and clients are admitted without it: "
-            f"{member.asides[metric]}; repair or rebuild it"
+            f"{member.skipped_metrics[metric]}; repair or rebuild it"
         )
 
 
@@ -416,7 +416,7 @@ def _told(doc: ShardDoc, uptime_s: float) -> Iterator[str]:
         yield _unwatched(doc, replica)
     for member in doc.members:
         yield from _skewed(member)
-        yield from _aside(doc, member)
+        yield from _skips(doc, member)
         # To an agent that has just started, everybody has just joined.
         if (member.joined_s_ago or 0.0) < uptime_s - SETTLING_S:
             yield from _newcomer(doc, member)
@@ -447,7 +447,7 @@ def _skewed(member: MemberDoc) -> Iterator[str]:
         )
 
 
-def _aside(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
+def _skips(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
     skip = member.skip
     if skip is not None:
         yield (
@@ -457,7 +457,7 @@ def _aside(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
         )
         return
     metrics_by_why: dict[str, list[str]] = {}
-    for metric, why in member.asides.items():
+    for metric, why in member.skipped_metrics.items():
         if metric in member.hopeless or is_without(member, metric):
             continue
         metrics_by_why.setdefault(why, []).append(metric)
@@ -477,7 +477,7 @@ def _newcomer(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
     if joined_s is None or joined_s > JUST_JOINED_S or member.role != "replica":
         return
     for reading in member.readings:
-        if reading.state == "breached" and reading.metric not in member.asides:
+        if reading.state == "breached" and reading.metric not in member.skipped_metrics:
             yield (
                 f"{member.member} joined {duration(joined_s)} ago and its {reading.metric} is "
                 f"{_value(reading)}, which blocks the shard: `headgate shard skip "

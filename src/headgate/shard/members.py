@@ -158,11 +158,11 @@ class LocalMember:
             name=self.name,
             at=now,
             role=seen if isinstance(seen, RoleSeen) else None,
-            role_absent=seen if isinstance(seen, Absent) else None,
+            role_unavailable=seen if isinstance(seen, Absent) else None,
             readings=readings_of(board, self.database, now),
             labels=self.plan.labels,
             activity=self.demand.state,
-            asked_s_ago=now - self.demand.asked_at,
+            checked_s_ago=now - self.demand.asked_at,
             url=url,
         )
 
@@ -263,7 +263,7 @@ class RemoteMember:
         if report is None and role is not None:
             report = MemberReport(self.name, role.taken_at, role)
         elif report is not None and role is not None and role is not report.role:
-            report = replace(report, name=self.name, role=role, role_absent=None)
+            report = replace(report, name=self.name, role=role, role_unavailable=None)
         # One that pulls from us is there, whether or not we reach it.
         lost = None if role is not None and role is self.claim else self.lost
         return Member(

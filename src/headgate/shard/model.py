@@ -137,10 +137,10 @@ class MemberView:
     skip: Skip | None
     readings: Mapping[str, Reading]
     """The readings that go into the rollup."""
-    asides: Mapping[str, str]
+    skipped_metrics: Mapping[str, str]
     """Metric → why this member is skipped in it."""
-    aside_kinds: Mapping[str, str]
-    """The same, as one of rollup.AsideKind."""
+    skip_kinds: Mapping[str, str]
+    """The same, as one of rollup.SkipKind."""
     hopeless: tuple[str, ...]
     """Metrics in which the agent skips it, because throttling does not help it."""
     clock_ahead_s: float | None

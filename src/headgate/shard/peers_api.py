@@ -92,7 +92,7 @@ class SampleDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     detail: _Detail = ""
 
 
-class AbsentDoc(msgspec.Struct, frozen=True, omit_defaults=True):
+class UnavailableDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     cause: _Word
     for_s: _Age
     detail: _Detail = ""
@@ -135,12 +135,12 @@ class ReportDoc(msgspec.Struct, frozen=True, omit_defaults=True):
     activity: _Word
     role: RoleDoc | None = None
     """What its server reports of its role; null: not known."""
-    role_absent: AbsentDoc | None = None
+    role_unavailable: UnavailableDoc | None = None
     readings: Annotated[dict[_Name, SampleDoc], _ByMetric] = {}
-    absent: Annotated[dict[_Name, AbsentDoc], _ByMetric] = {}
+    unavailable: Annotated[dict[_Name, UnavailableDoc], _ByMetric] = {}
     """Metrics without a value, and why."""
     labels: Annotated[dict[_Text, _Text], msgspec.Meta(max_length=MAX_LABELS)] = {}
-    asked_s_ago: _Age | None = None
+    checked_s_ago: _Age | None = None
     url: _Url = ""
 
 
@@ -196,11 +196,13 @@ def encode_report(report: MemberReport, *, received: Instant, now: Instant) -> b
             held_s=_age(now.mono_s - received.mono_s),
             activity=report.activity.value,
             role=_role_doc(report.role, now.mono_s, MAX_DOWNSTREAMS) if report.role else None,
-            role_absent=_absent_doc(report.role_absent, now.mono_s) if report.role_absent else None,
+            role_unavailable=_absent_doc(report.role_unavailable, now.mono_s)
+            if report.role_unavailable
+            else None,
             readings=samples,
-            absent=absent,
+            unavailable=absent,
             labels={_clip(k): _clip(v) for k, v in islice(report.labels.items(), MAX_LABELS)},
-            asked_s_ago=None if report.asked_s_ago is None else _age(report.asked_s_ago),
+            checked_s_ago=None if report.checked_s_ago is None else _age(report.checked_s_ago),
             url=report.url,
         )
     )
@@ -212,9 +214,9 @@ def encode_wake(shard: str, database: str, sender: str) -> bytes:
 
 def _reading_docs(
     readings: Mapping[str, Reading], now_s: float
-) -> tuple[dict[str, SampleDoc], dict[str, AbsentDoc]]:
+) -> tuple[dict[str, SampleDoc], dict[str, UnavailableDoc]]:
     samples: dict[str, SampleDoc] = {}
-    absent: dict[str, AbsentDoc] = {}
+    absent: dict[str, UnavailableDoc] = {}
     for metric, reading in islice(readings.items(), MAX_METRICS):
         told = _measurement(reading) if isinstance(reading, Sample) else reading
         if isinstance(told, Sample):
@@ -237,9 +239,9 @@ def _sample_doc(sample: Sample, now_s: float) -> SampleDoc:
     return SampleDoc(sample.value, _age(now_s - sample.taken_at), cause, detail)
 
 
-def _absent_doc(absent: Absent, now_s: float) -> AbsentDoc:
+def _absent_doc(absent: Absent, now_s: float) -> UnavailableDoc:
     detail = _clip(absent.detail, MAX_DETAIL_CHARS)
-    return AbsentDoc(absent.cause.value, _age(now_s - absent.at), detail)
+    return UnavailableDoc(absent.cause.value, _age(now_s - absent.at), detail)
 
 
 def _role_doc(seen: RoleSeen, now_s: float, downstreams: int = 0) -> RoleDoc:
@@ -346,23 +348,23 @@ def _expect_names(*names: str) -> None:
 
 
 def _report(doc: ReportDoc, left_at: float) -> MemberReport:
-    role, role_absent = _role(doc.role, left_at)
-    if role_absent is None and doc.role_absent is not None:
-        role_absent = _absent(doc.role_absent, left_at)
+    role, role_unavailable = _role(doc.role, left_at)
+    if role_unavailable is None and doc.role_unavailable is not None:
+        role_unavailable = _absent(doc.role_unavailable, left_at)
     readings: dict[str, Reading] = {
         metric: _sample(sample, left_at) for metric, sample in doc.readings.items()
     }
-    for metric, absent in doc.absent.items():
+    for metric, absent in doc.unavailable.items():
         readings[metric] = _absent(absent, left_at)
     return MemberReport(
         name=doc.name,
         at=left_at,
         role=role,
-        role_absent=role_absent,
+        role_unavailable=role_unavailable,
         readings=readings,
         labels=doc.labels,
         activity=_activity(doc.activity),
-        asked_s_ago=doc.asked_s_ago,
+        checked_s_ago=doc.checked_s_ago,
         url=doc.url,
     )
 
@@ -379,7 +381,7 @@ def _sample(doc: SampleDoc, left_at: float) -> Reading:
     return Sample(value, taken_at, cause, detail)
 
 
-def _absent(doc: AbsentDoc, left_at: float) -> Absent:
+def _absent(doc: UnavailableDoc, left_at: float) -> Absent:
     cause = _CAUSES.get(doc.cause)
     if cause is None:
         return Absent(Cause.FAILED, _unknown(doc.cause, doc.detail), left_at - doc.for_s)

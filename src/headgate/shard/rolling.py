@@ -20,10 +20,10 @@ from headgate.shard.members import LocalMember
 from headgate.shard.model import MemberView
 from headgate.shard.rollup import (
     Aggregate,
-    AsideKind,
     Courses,
     MemberReading,
     Rolled,
+    SkipKind,
     applies,
     follow,
     roll_up,
@@ -78,10 +78,10 @@ class Rolling:
     def hopeless(self) -> dict[tuple[str, str], str]:
         """(metric, member) → why it is skipped although it has a value."""
         return {
-            (metric, aside.member): aside.why
+            (metric, one.member): one.why
             for metric, rolled in self.rolled.items()
-            for aside in rolled.asides
-            if aside.kind is AsideKind.HOPELESS
+            for one in rolled.skipped
+            if one.kind is SkipKind.HOPELESS
         }
 
     def unrolled(
@@ -263,8 +263,8 @@ class Rolling:
         if report is None:
             return Absent(Cause.NEVER_READ, "its agent has not reported yet", now)
         about_replication = spec.rollup.of is RollupOf.REPLICAS
-        if about_replication and report.role is None and report.role_absent is not None:
-            return report.role_absent
+        if about_replication and report.role is None and report.role_unavailable is not None:
+            return report.role_unavailable
         if member.name in astray and (about_replication or self._roster.double_of(member.name)):
             return Absent(Cause.REPLICATION_BROKEN, astray[member.name], now)
         reading = report.readings.get(spec.name)
@@ -281,11 +281,11 @@ class Rolling:
         self, member: Member, problem: str, now: Instant, *, leads: bool, ahead_s: float | None
     ) -> MemberView:
         skip = self._roster.skips.get(member.name)
-        asides = {
-            metric: aside
+        skips = {
+            metric: one
             for metric, rolled in self.rolled.items()
-            for aside in rolled.asides
-            if aside.member == member.name
+            for one in rolled.skipped
+            if one.member == member.name
         }
         # What others last reported to an agent that no longer leads says nothing of now.
         counts = member.local or leads
@@ -294,8 +294,8 @@ class Rolling:
             problem=problem or (member.lost.detail if member.lost else ""),
             skip=skip if skip is not None and skip.holds(now) else None,
             readings=member.report.readings if member.report and counts else MappingProxyType({}),
-            asides={metric: aside.why for metric, aside in asides.items()},
-            aside_kinds={metric: aside.kind.value for metric, aside in asides.items()},
+            skipped_metrics={metric: one.why for metric, one in skips.items()},
+            skip_kinds={metric: one.kind.value for metric, one in skips.items()},
             hopeless=tuple(sorted(m for m, name in self.hopeless if name == member.name)),
             clock_ahead_s=ahead_s,
         )

@@ -79,7 +79,7 @@ class MemberReading:
     """Why it is skipped although it has a value, if it is."""
 
 
-class AsideKind(Enum):
+class SkipKind(Enum):
     """Why a member does not count, as a closed list: alerts go by it."""
 
     SKIPPED = "skipped"
@@ -96,10 +96,10 @@ class AsideKind(Enum):
     """Among the worst, which `ignore_hosts` leaves out."""
 
 
-class Aside(NamedTuple):
+class SkippedMember(NamedTuple):
     member: str
     why: str
-    kind: AsideKind
+    kind: SkipKind
 
 
 class Rolled(NamedTuple):
@@ -107,7 +107,7 @@ class Rolled(NamedTuple):
     excused: bool = False
     """Without a value, and the policy ignores that."""
     counted: tuple[str, ...] = ()
-    asides: tuple[Aside, ...] = ()
+    skipped: tuple[SkippedMember, ...] = ()
     made_at: float = 0.0
     """When the deciding reading was taken: two rollups of one reading are equal."""
 
@@ -138,16 +138,16 @@ def roll_up(
     """`spec` is the metric's own, as the primary's agent has it."""
     rollup = spec.rollup
     chosen = [member for member in members if takes_part(member, rollup)]
-    asides = {m.name: aside for m in chosen if (aside := _set_aside(m, spec, now, wall_s))}
-    counted = [member for member in chosen if member.name not in asides]
-    told = tuple(asides.values())
+    skipped = {m.name: one for m in chosen if (one := _skipping(m, spec, now, wall_s))}
+    counted = [member for member in chosen if member.name not in skipped]
+    told = tuple(skipped.values())
     if not counted:
         return _empty(rollup, chosen, told, now)
     if rollup.by in COUNTING:
         return _count(spec, counted, told, now)
     missing = [member for member in counted if isinstance(member.reading, Absent)]
     if missing:
-        return Rolled(_missing(missing, told, now), counted=_names(counted), asides=told)
+        return Rolled(_missing(missing, told, now), counted=_names(counted), skipped=told)
     return _aggregate(spec, counted, told, aggregates, now)
 
 
@@ -164,38 +164,40 @@ def takes_part(member: MemberReading, rollup: Rollup) -> bool:
     return labels is None or all(labels.get(key) == word for key, word in rollup.labels.items())
 
 
-def is_set_aside(member: MemberReading, spec: MetricSpec, now: float, wall_s: float) -> bool:
+def is_skipped(member: MemberReading, spec: MetricSpec, now: float, wall_s: float) -> bool:
     """For whatever reason but that it is hopeless."""
-    return _set_aside(replace(member, hopeless=None), spec, now, wall_s) is not None
+    return _skipping(replace(member, hopeless=None), spec, now, wall_s) is not None
 
 
-def _set_aside(member: MemberReading, spec: MetricSpec, now: float, wall_s: float) -> Aside | None:
+def _skipping(
+    member: MemberReading, spec: MetricSpec, now: float, wall_s: float
+) -> SkippedMember | None:
     rollup, skip = spec.rollup, member.skip
 
-    def aside(kind: AsideKind, why: str) -> Aside:
-        return Aside(member.name, why, kind)
+    def skipped(kind: SkipKind, why: str) -> SkippedMember:
+        return SkippedMember(member.name, why, kind)
 
     if skip is not None and (left_s := skip.left_s(Instant(now, wall_s))) > 0:
         why = f"skipped by {skip.who} for another {span(left_s)}: {skip.reason}"
-        return aside(AsideKind.SKIPPED, why)
+        return skipped(SkipKind.SKIPPED, why)
     absent = isinstance(member.reading, Absent)
     if rollup.grace_s and member.joined_at is not None and (absent or _unhealthy(member, spec)):
         left_s = member.joined_at + rollup.grace_s - now
         if left_s > 0:
             why = f"joined {span(now - member.joined_at)} ago, {span(left_s)} of grace left"
-            return aside(AsideKind.GRACE, why)
+            return skipped(SkipKind.GRACE, why)
     if member.hopeless is not None:
-        return aside(AsideKind.HOPELESS, member.hopeless)
+        return skipped(SkipKind.HOPELESS, member.hopeless)
     if not isinstance(member.reading, Absent):
         return None
     if member.reading.cause is Cause.UNSUPPORTED and rollup.of is RollupOf.ALL:
-        return aside(AsideKind.UNSUPPORTED, f"has no such metric: {member.reading.detail}")
+        return skipped(SkipKind.UNSUPPORTED, f"has no such metric: {member.reading.detail}")
     if rollup.missing is MissingPolicy.IGNORE:
         why = f"missing, which is ignored here: {member.reading.detail}"
-        return aside(AsideKind.MISSING, why)
+        return skipped(SkipKind.MISSING, why)
     if member.missing_since is not None and now - member.missing_since >= rollup.missing_for_s:
         why = f"missing for {span(now - member.missing_since)}: {member.reading.detail}"
-        return aside(AsideKind.MISSING, why)
+        return skipped(SkipKind.MISSING, why)
     return None
 
 
@@ -207,20 +209,22 @@ def _unhealthy(member: MemberReading, spec: MetricSpec) -> bool:
 
 
 def _empty(
-    rollup: Rollup, chosen: Sequence[MemberReading], asides: tuple[Aside, ...], now: float
+    rollup: Rollup, chosen: Sequence[MemberReading], skipped: tuple[SkippedMember, ...], now: float
 ) -> Rolled:
-    if asides:
-        told = "; ".join(f"{aside.member}: {aside.why}" for aside in asides)
+    if skipped:
+        told = "; ".join(f"{one.member}: {one.why}" for one in skipped)
         detail = f"every member is skipped ({told})"
     else:
         wanted = " with these labels" if rollup.labels else ""
         whom = {RollupOf.REPLICAS: "replica", RollupOf.ALL: "member", RollupOf.PRIMARY: "primary"}
         detail = f"the shard has no {whom[rollup.of]}{wanted}"
     absent = Absent(Cause.EMPTY_SHARD, detail, now)
-    return Rolled(absent, excused=rollup.empty is EmptyPolicy.ADMIT, asides=asides)
+    return Rolled(absent, excused=rollup.empty is EmptyPolicy.ADMIT, skipped=skipped)
 
 
-def _missing(missing: Sequence[MemberReading], asides: tuple[Aside, ...], now: float) -> Absent:
+def _missing(
+    missing: Sequence[MemberReading], skipped: tuple[SkippedMember, ...], now: float
+) -> Absent:
     """The first one's cause speaks; all of them are named."""
     first = missing[0].reading
     assert isinstance(first, Absent)
@@ -229,34 +233,34 @@ def _missing(missing: Sequence[MemberReading], asides: tuple[Aside, ...], now: f
         for member in missing
         if isinstance(member.reading, Absent)
     )
-    return Absent(first.cause, told + _aside_words(asides), now)
+    return Absent(first.cause, told + _skip_words(skipped), now)
 
 
 def _aggregate(
     spec: MetricSpec,
     counted: Sequence[MemberReading],
-    asides: tuple[Aside, ...],
+    skipped: tuple[SkippedMember, ...],
     aggregates: Mapping[str, Aggregate],
     now: float,
 ) -> Rolled:
     samples = {m.name: m.reading for m in counted if isinstance(m.reading, Sample)}
     ignored = _worst_ignored(spec.rollup, samples)
     kept = {name: sample for name, sample in samples.items() if name not in ignored}
-    asides = (*asides, *ignored.values())
+    skipped = (*skipped, *ignored.values())
     value = _made_of({name: sample.value for name, sample in kept.items()}, spec, aggregates)
     if isinstance(value, NoValue):
-        absent = Absent(value.cause, value.why + _aside_words(asides), now)
-        return Rolled(absent, counted=tuple(kept), asides=asides)
+        absent = Absent(value.cause, value.why + _skip_words(skipped), now)
+        return Rolled(absent, counted=tuple(kept), skipped=skipped)
     speaker, sample = max(kept.items(), key=lambda item: item[1].value)
     return Rolled(
         Sample(
             value,
             min(kept_sample.taken_at for kept_sample in kept.values()),
             sample.cause,
-            _told(spec.rollup.by, speaker, sample.detail, len(kept), asides),
+            _told(spec.rollup.by, speaker, sample.detail, len(kept), skipped),
         ),
         counted=tuple(kept),
-        asides=asides,
+        skipped=skipped,
         made_at=_made_at(spec.rollup.by, value, kept),
     )
 
@@ -291,17 +295,17 @@ def _made_of(
     return float(value)
 
 
-def _worst_ignored(rollup: Rollup, samples: Mapping[str, Sample]) -> dict[str, Aside]:
+def _worst_ignored(rollup: Rollup, samples: Mapping[str, Sample]) -> dict[str, SkippedMember]:
     """Up to `ignore_hosts` of the worst, never the last one."""
     if not rollup.ignore_hosts:
         return {}
     worst = sorted(samples.items(), key=lambda item: item[1].value, reverse=True)
     most = min(rollup.ignore_hosts, len(worst) - 1)
     return {
-        name: Aside(
+        name: SkippedMember(
             name,
             f"among the worst {rollup.ignore_hosts}, which are ignored here",
-            AsideKind.IGNORED,
+            SkipKind.IGNORED,
         )
         for name, sample in worst[:most]
         if rollup.ignore_above is None or sample.value > rollup.ignore_above
@@ -309,7 +313,10 @@ def _worst_ignored(rollup: Rollup, samples: Mapping[str, Sample]) -> dict[str, A
 
 
 def _count(
-    spec: MetricSpec, counted: Sequence[MemberReading], asides: tuple[Aside, ...], now: float
+    spec: MetricSpec,
+    counted: Sequence[MemberReading],
+    skipped: tuple[SkippedMember, ...],
+    now: float,
 ) -> Rolled:
     unhealthy = [member for member in counted if _unhealthy(member, spec)]
     value = float(len(unhealthy))
@@ -317,22 +324,22 @@ def _count(
         value = float(max(0, spec.rollup.quorum - (len(counted) - len(unhealthy))))
     taken = [m.reading.taken_at for m in counted if isinstance(m.reading, Sample)]
     named = ", ".join(member.name for member in unhealthy) or "none"
-    detail = f"{len(unhealthy)} of {len(counted)} unhealthy: {named}{_aside_words(asides)}"
+    detail = f"{len(unhealthy)} of {len(counted)} unhealthy: {named}{_skip_words(skipped)}"
     sample = Sample(value, min(taken, default=now), None, detail)
     made_at = max(taken, default=now)
-    return Rolled(sample, counted=_names(counted), asides=asides, made_at=made_at)
+    return Rolled(sample, counted=_names(counted), skipped=skipped, made_at=made_at)
 
 
-def _told(by: str, speaker: str, said: str, count: int, asides: tuple[Aside, ...]) -> str:
+def _told(by: str, speaker: str, said: str, count: int, skipped: tuple[SkippedMember, ...]) -> str:
     whose = {"max": f"{speaker}, worst of {count}", "min": f"least of {count}"}
     words = whose.get(by, f"{by} of {count}, {speaker} highest")
-    return f"{words}{': ' + said if said else ''}{_aside_words(asides)}"
+    return f"{words}{': ' + said if said else ''}{_skip_words(skipped)}"
 
 
-def _aside_words(asides: tuple[Aside, ...]) -> str:
-    if not asides:
+def _skip_words(skipped: tuple[SkippedMember, ...]) -> str:
+    if not skipped:
         return ""
-    return "; skipped: " + "; ".join(f"{aside.member} ({aside.why})" for aside in asides)
+    return "; skipped: " + "; ".join(f"{one.member} ({one.why})" for one in skipped)
 
 
 def _names(members: Sequence[MemberReading]) -> tuple[str, ...]:
@@ -529,12 +536,12 @@ def _with_newly_skipped(
 def _room(spec: MetricSpec, members: Sequence[MemberReading], now: Instant) -> int:
     """How many may be skipped as hopeless, beside those that are left out anyway."""
     replicas = [m for m in members if m.role is Role.REPLICA and takes_part(m, spec.rollup)]
-    left_out = sum(is_set_aside(m, spec, now.mono_s, now.wall_s) for m in replicas)
+    left_out = sum(is_skipped(m, spec, now.mono_s, now.wall_s) for m in replicas)
     return len(replicas) // 2 - left_out - spec.rollup.ignore_hosts
 
 
 def _may_be_skipped(member: MemberReading, spec: MetricSpec, now: Instant) -> bool:
-    if is_set_aside(member, spec, now.mono_s, now.wall_s) or member.role is not Role.REPLICA:
+    if is_skipped(member, spec, now.mono_s, now.wall_s) or member.role is not Role.REPLICA:
         return False
     reading = member.reading
     return not isinstance(reading, Sample) or is_far_above(spec, reading.value)

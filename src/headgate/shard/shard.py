@@ -183,8 +183,8 @@ class Shard:
             log.info("member.double", shard=self.name, member=double.name, called=called)
             self.roster.aliases.add(double.url)
             self.drop_remote(double.name)
-        if report is not None and report.asked_s_ago is not None:
-            self.roster.renew_beats(report.at - report.asked_s_ago)
+        if report is not None and report.checked_s_ago is not None:
+            self.roster.renew_beats(report.at - report.checked_s_ago)
         self._soon()
 
     # --- rolling up ------------------------------------------------------------------------

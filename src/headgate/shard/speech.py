@@ -134,7 +134,7 @@ def _member(view: MemberView, speaker: ReportingAgent) -> MemberTold:
     registered = speaker.registered.get(member.name)
     seen = report.role if report and member.lost is None else None
     lag = view.readings.get(LAG)
-    aside = f"skipped by {view.skip.who}: {view.skip.reason}" if view.skip else ""
+    skipped = f"skipped by {view.skip.who}: {view.skip.reason}" if view.skip else ""
     told = MemberTold(
         member=member.name,
         host=registered.host if registered else member.name,
@@ -142,7 +142,7 @@ def _member(view: MemberView, speaker: ReportingAgent) -> MemberTold:
         url=(report.url if report else "") or member.url,
         lag_s=lag.value if isinstance(lag, Sample) else None,
         n=registered.n if registered else None,
-        problem=clipped(view.problem or aside),
+        problem=clipped(view.problem or skipped),
     )
     if not member.local:
         return told

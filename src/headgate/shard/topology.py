@@ -73,12 +73,12 @@ class MemberReport:
     at: float
     """Monotonic seconds at which the role was known to be true."""
     role: RoleSeen | None
-    role_absent: Absent | None = None
+    role_unavailable: Absent | None = None
     """Why there is no role, if there is none."""
     readings: Mapping[str, Reading] = field(default_factory=lambda: MappingProxyType({}))
     labels: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     activity: Activity = Activity.AWAKE
-    asked_s_ago: float | None = None
+    checked_s_ago: float | None = None
     """Seconds since a client last checked at that member's agent; None: not recently."""
     url: str = ""
     """Address of its agent."""
@@ -172,7 +172,7 @@ def _why_no_primary(member: Member) -> str:
     if member.report is None:
         return "no report yet"
     if member.report.role is None:
-        absent = member.report.role_absent
+        absent = member.report.role_unavailable
         return absent.detail if absent else "role unknown"
     return member.report.role.role.value
 

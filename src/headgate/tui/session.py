@@ -474,10 +474,10 @@ def _following(api: Api, question: ExplainInput) -> tuple[Answered, list[str]]:
     database = question.database
     asked = api.ask("/v1/explain", app=question.text, database=database)
     for _ in range(MAX_HOPS):
-        onward = api.onward(asked.document.get("ask"))
+        onward = api.onward(asked.document.get("check_at"))
         if asked.document.get("verdict") != "WRONG_AGENT" or onward is None:
             break
         sent.append(f"{plain(api.url)} sends us to {plain(onward.url)}")
-        database = str(asked.document.get("ask_database") or database)
+        database = str(asked.document.get("check_at_database") or database)
         api, asked = onward, onward.ask("/v1/explain", app=question.text, database=database)
     return asked, sent

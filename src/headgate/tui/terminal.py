@@ -17,7 +17,7 @@ import time
 import tty
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import Any
 
 from rich.console import Console
@@ -194,12 +194,7 @@ class Terminal:
             self._handlers[number] = signal.signal(number, handler)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
         self._give_back()

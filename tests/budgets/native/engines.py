@@ -9,7 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from headgate.budgets.ask import (
+from headgate.budgets.bucket import Bucket
+from headgate.budgets.compiled import compile_policy
+from headgate.budgets.cost import CostLine, Pattern
+from headgate.budgets.ledger import BudgetTotals, Holding, Ledger
+from headgate.budgets.matching import Matched, Now, RuleSet
+from headgate.budgets.model import (
     Estimate,
     Match,
     Statement,
@@ -18,11 +23,6 @@ from headgate.budgets.ask import (
     StatementIdentity,
     budget_key,
 )
-from headgate.budgets.bucket import Bucket
-from headgate.budgets.compiled import compile_policy
-from headgate.budgets.cost import CostLine, Pattern
-from headgate.budgets.ledger import BudgetTotals, Holding, Ledger
-from headgate.budgets.matching import Matched, Now, RuleSet
 from headgate.budgets.native.debits import CompiledRules
 from headgate.budgets.native.ledger import NativeHolding, NativeLedger, region_sizes
 from headgate.budgets.policy import Policy

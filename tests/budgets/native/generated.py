@@ -8,14 +8,14 @@ from typing import Any, NamedTuple
 
 from hypothesis import strategies as st
 
-from headgate.budgets.ask import (
+from headgate.budgets.matching import Now
+from headgate.budgets.model import (
     Dialect,
     Statement,
     StatementCheck,
     StatementFlags,
     StatementIdentity,
 )
-from headgate.budgets.matching import Now
 from headgate.budgets.sql_text import fingerprint
 
 MS = 1_000_000

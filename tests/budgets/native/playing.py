@@ -12,7 +12,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
-from headgate.budgets.ask import (
+from headgate.budgets.cost import CostLine
+from headgate.budgets.ledger import BudgetTotals
+from headgate.budgets.matching import Matched, Now
+from headgate.budgets.model import (
     NEVER,
     Dialect,
     Statement,
@@ -23,9 +26,6 @@ from headgate.budgets.ask import (
     StatementVerdict,
     budget_key,
 )
-from headgate.budgets.cost import CostLine
-from headgate.budgets.ledger import BudgetTotals
-from headgate.budgets.matching import Matched, Now
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.policy import Policy
 from tests.budgets.native.engines import Engine, Sizes

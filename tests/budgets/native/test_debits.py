@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import (
+from headgate.budgets.compiled import compile_policy
+from headgate.budgets.model import (
     Limit,
     Match,
     StatementCheck,
@@ -15,7 +16,6 @@ from headgate.budgets.ask import (
     StatementVerdict,
     budget_key,
 )
-from headgate.budgets.compiled import compile_policy
 from headgate.budgets.native.debits import RegionDebits
 from headgate.budgets.native.layout import HgRegion
 from headgate.budgets.native.ledger import NativeLedger, region_bytes, region_sizes

@@ -12,17 +12,17 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headgate.budgets import ask
+from headgate.budgets import model
 from headgate.budgets import sql_text as shapes
-from headgate.budgets.ask import (
+from headgate.budgets.compiled import compile_policy
+from headgate.budgets.matching import Now, RuleSet
+from headgate.budgets.model import (
     Dialect,
     Statement,
     StatementCheck,
     StatementFlags,
     StatementIdentity,
 )
-from headgate.budgets.compiled import compile_policy
-from headgate.budgets.matching import Now, RuleSet
 from headgate.budgets.native import debits as native
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.policy import Policy
@@ -55,7 +55,7 @@ def test_a_text_has_the_same_tags(text: bytes, dialect: Dialect) -> None:
 @examples(30)
 @given(st.integers(0, 2**64 - 1), st.binary(max_size=30))
 def test_one_hash(seed: int, data: bytes) -> None:
-    assert native.hashed(seed, data) == ask.hg_hash(seed, data)
+    assert native.hashed(seed, data) == model.hg_hash(seed, data)
 
 
 @examples(30)

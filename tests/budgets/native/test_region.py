@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import (
+from headgate.budgets.compiled import compile_policy
+from headgate.budgets.model import (
     Limit,
     Match,
     StatementCheck,
@@ -16,7 +17,6 @@ from headgate.budgets.ask import (
     StatementVerdict,
     budget_key,
 )
-from headgate.budgets.compiled import compile_policy
 from headgate.budgets.native.ledger import NativeLedger, region_bytes, region_sizes
 from headgate.budgets.native.region import RegionView
 from headgate.budgets.parse import parse_policy

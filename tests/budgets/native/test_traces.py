@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import Limit, StatementIdentity, StatementVerdict
+from headgate.budgets.model import Limit, StatementIdentity, StatementVerdict
 from headgate.budgets.native.layout import HgRegion, HgTrace
 from headgate.budgets.native.ledger import NativeLedger, core, region_bytes, region_sizes
 from headgate.budgets.pgext.meter import MAX_BLOCKED, TRACE, traces_in

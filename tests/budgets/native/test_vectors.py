@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headgate.budgets.ask import Dialect
+from headgate.budgets.model import Dialect
 from headgate.budgets.native import debits as native
 from headgate.budgets.sql_text import ParsedTags, fingerprint, read_tags, shape
 from tests.budgets.native.engines import Engine, Native, Reference, Sizes

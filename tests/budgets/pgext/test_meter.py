@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from headgate.budgets.ask import budget_key
 from headgate.budgets.compiled import compile_policy
+from headgate.budgets.model import budget_key
 from headgate.budgets.native.layout import HgBucket, HgCount, HgLine, HgPattern, HgSeat
 from headgate.budgets.pgext.debits import RegionLedger
 from headgate.budgets.pgext.directory import SERVER_FILE

@@ -129,7 +129,7 @@ def test_of_two_real_agents_one_answers_and_the_other_takes_over_when_it_stops(
         process.write_settings(postgres_database(NOWHERE, "loadavg", more="") + fleet, own)
 
     def sent_to(name: str) -> str:
-        return str(agents[name].check().get("ask") or "")
+        return str(agents[name].check().get("check_at") or "")
 
     def is_elected() -> bool:
         urls = {agents["one"].url, agents["two"].url}

@@ -159,8 +159,8 @@ def test_agents_find_each_other_through_patroni_and_follow_its_switchover(
     with running(agents):
         agents.await_lead(first)
         assert set(HOSTS) == {m["member"] for m in agents.shard_of(first)["members"]}
-        [told] = agents.shard_of(other)["told"]
+        [told] = agents.shard_of(other)["notes"]
         assert told.startswith(f"Patroni ({SCOPE}): {first} leads, timeline ")
         patroni.switch_over(other)
-        eventually(lambda: agents.shard_of(other)["standing"] == "leading")
-        eventually(lambda: agents.check_shard(first).get("ask") == agents[other].url)
+        eventually(lambda: agents.shard_of(other)["state"] == "leading")
+        eventually(lambda: agents.check_shard(first).get("check_at") == agents[other].url)

@@ -18,7 +18,7 @@ import pytest
 from psycopg import errors
 from pymysql.constants import CLIENT
 
-from headgate.budgets.ask import Dialect
+from headgate.budgets.model import Dialect
 from headgate.budgets.sql_text import fingerprint
 from tests.fixtures.eventually import eventually
 from tests.fixtures.mariadb import MariaDBServer

@@ -16,7 +16,7 @@ import psycopg
 import pymysql
 import pytest
 
-from headgate.budgets.ask import Dialect
+from headgate.budgets.model import Dialect
 from tests.fixtures.mariadb import MariaDBServer
 from tests.fixtures.pgkits import ExtendedServer
 from tests.fixtures.reader import UNJUDGED, forms, kind_of, written

@@ -23,7 +23,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from pymysql.constants import CLIENT
 
-from headgate.budgets.ask import Dialect
+from headgate.budgets.model import Dialect
 from tests.fixtures.eventually import eventually
 from tests.fixtures.mariadb import USER, MariaDBServer, start_primary
 from tests.fixtures.pgkits import NEWEST, OLDEST, UNEXTENDED, kit, majors, start_extended

@@ -17,15 +17,15 @@ import pymysql
 import pytest
 from pymysql.constants import CLIENT
 
-from headgate.budgets.ask import (
+from headgate.budgets.ledger import Ledger
+from headgate.budgets.matching import Now, RuleSet
+from headgate.budgets.model import (
     Dialect,
     Statement,
     StatementCheck,
     StatementIdentity,
     StatementVerdict,
 )
-from headgate.budgets.ledger import Ledger
-from headgate.budgets.matching import Now, RuleSet
 from headgate.budgets.parse import parse_policy
 from headgate.budgets.sql_text import fingerprint
 from tests.fixtures.proxies import Document, budget

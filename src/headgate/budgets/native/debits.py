@@ -37,7 +37,9 @@ from pathlib import Path
 from struct import Struct
 from typing import Any, NamedTuple
 
-from headgate.budgets.ask import (
+from headgate.budgets.bucket import cpu_ns
+from headgate.budgets.matching import Matched, Now, known_address
+from headgate.budgets.model import (
     Dialect,
     Limit,
     Match,
@@ -47,8 +49,6 @@ from headgate.budgets.ask import (
     StatementIdentity,
     StatementVerdict,
 )
-from headgate.budgets.bucket import cpu_ns
-from headgate.budgets.matching import Matched, Now, known_address
 from headgate.budgets.native.layout import (
     LABEL_BYTES,
     REGION_MAGIC,

@@ -24,9 +24,9 @@ from ctypes import (
 )
 from typing import Any
 
-from headgate.budgets.ask import MAX_MATCHES
 from headgate.budgets.cost import SHAPES
 from headgate.budgets.identity import IDENTITY_BYTES
+from headgate.budgets.model import MAX_MATCHES
 
 REGION_MAGIC = b"HGREGION"
 REGION_FORMAT = 3

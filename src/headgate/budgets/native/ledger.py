@@ -29,7 +29,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from headgate.budgets.ask import (
+from headgate.budgets.bucket import Bucket
+from headgate.budgets.cost import CostLine, Pattern
+from headgate.budgets.ledger import BudgetTotals
+from headgate.budgets.model import (
     MAX_MATCHES,
     Estimate,
     Limit,
@@ -38,9 +41,6 @@ from headgate.budgets.ask import (
     StatementCheck,
     StatementVerdict,
 )
-from headgate.budgets.bucket import Bucket
-from headgate.budgets.cost import CostLine, Pattern
-from headgate.budgets.ledger import BudgetTotals
 from headgate.budgets.native.layout import (
     LABEL_BYTES,
     PAGE_BYTES,

@@ -13,8 +13,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from headgate.budgets.ask import DebitResult, DebitState, budget_key
 from headgate.budgets.charging import asked, debit_of
+from headgate.budgets.model import DebitResult, DebitState, budget_key
 from headgate.budgets.native.debits import RegionDebits
 from headgate.budgets.pgext.directory import ServerFile, read_server_file
 from headgate.budgets.pgext.region import opened_region
@@ -94,5 +94,5 @@ class RegionLedger:
 
     def _rests(self, budget: Budget, cost_ns: int, why: str) -> DebitResult:
         note = f"budget {budget.name} is not charged: {why}"
-        state, cost_s = DebitState.RESTS, cost_ns / 1e9
+        state, cost_s = DebitState.INACTIVE, cost_ns / 1e9
         return DebitResult(budget.name, state, cost_s, note=note, ledger=self.describe())

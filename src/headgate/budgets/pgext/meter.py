@@ -17,10 +17,10 @@ from struct import Struct
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from headgate.budgets.ask import Limit, StatementIdentity, StatementVerdict, budget_key
 from headgate.budgets.bucket import server_ns
 from headgate.budgets.compiled import read_compiled
 from headgate.budgets.cost import exp2
+from headgate.budgets.model import Limit, StatementIdentity, StatementVerdict, budget_key
 from headgate.budgets.native.layout import HgRegion
 from headgate.budgets.native.region import (
     BucketView,

@@ -41,7 +41,7 @@ AGENT.add(
     single(lambda look: float(look.facts.state_lost is not None)),
 )
 AGENT.add(
-    "headgate_standing_by",
+    "headgate_standby",
     "1 while this agent is a passive standby, 0 while it answers. Missing without a standby.",
     single(
         lambda look: None if (standby := look.facts.standby) is None else float(standby.passive)

@@ -341,7 +341,7 @@ def _behind(look: Scrape) -> Iterator[Row]:
 
 
 @POLICIES.rows(
-    "headgate_budget_told_health{database,health}",
+    "headgate_budget_health{database,health}",
     "1 for the server's own view of its health, which decides whether budgets with "
     '`when = "unhealthy"` apply.',
 )

@@ -178,9 +178,9 @@ PACING.add(
     _each(lambda pacer: pacer.pace.rate),
 )
 PACING.add(
-    "headgate_pace_bears{database}",
+    "headgate_pace_sustained{database}",
     "Estimate of the cost a second that the database sustains: the controller's integral term.",
-    _each(lambda pacer: pacer.pace.bears),
+    _each(lambda pacer: pacer.pace.sustained),
 )
 PACING.add(
     "headgate_pace_starting{database}",

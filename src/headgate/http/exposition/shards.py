@@ -13,14 +13,14 @@ from headgate.check.model import PASSING, State
 from headgate.fleet.view import FleetCounts
 from headgate.http.exposition.series import Rows, Scrape, Section, single
 from headgate.shard.api import CostDoc, MemberDoc
-from headgate.shard.rollup import AsideKind
+from headgate.shard.rollup import SkipKind
 
-MEMBER_STATES = ("counted", "aside", "missing")
+MEMBER_STATES = ("counted", "skipped", "missing")
 
 
 def _member_state(member: MemberDoc) -> str:
-    if member.skip is not None or member.asides:
-        return "aside"
+    if member.skip is not None or member.skipped_metrics:
+        return "skipped"
     return "counted" if member.reachable and not member.problem else "missing"
 
 
@@ -53,17 +53,17 @@ def _role(look: Scrape) -> Iterator[Row]:
 )
 def _leading(look: Scrape) -> Iterator[Row]:
     for shard in look.shards:
-        yield (shard.database,), float(shard.standing == "leading")
+        yield (shard.database,), float(shard.state == "leading")
 
 
 @SHARDS.rows(
     "headgate_shard_members{database,state}",
-    "Members by `counted`, `aside` (skipped for any metric) and `missing`; only while leading.",
+    "Members by `counted`, `skipped` (skipped for any metric) and `missing`; only while leading.",
 )
 def _members(look: Scrape) -> Iterator[Row]:
     for shard in look.shards:
         # Who does not roll up counts nobody: a 0 would say that everybody is gone.
-        if shard.standing == "leading":
+        if shard.state == "leading":
             states = Counter(_member_state(member) for member in shard.members)
             for state in MEMBER_STATES:
                 yield (shard.database, state), float(states[state])
@@ -71,27 +71,27 @@ def _members(look: Scrape) -> Iterator[Row]:
 
 @SHARDS.rows(
     "headgate_member_state{database,member,state}",
-    "1 for the member's state: `counted`, `aside` or `missing`; only while leading.",
+    "1 for the member's state: `counted`, `skipped` or `missing`; only while leading.",
 )
 def _each_member(look: Scrape) -> Iterator[Row]:
     for shard in look.shards:
-        for member in shard.members if shard.standing == "leading" else ():
+        for member in shard.members if shard.state == "leading" else ():
             state = _member_state(member)
             for one in MEMBER_STATES:
                 yield (shard.database, member.member, one), float(one == state)
 
 
 @SHARDS.rows(
-    "headgate_member_aside{database,member,why}",
+    "headgate_member_skipped{database,member,why}",
     "1 for a member that does not count for some metric, by `skipped` (by an operator), "
     "`missing` (for long), `hopeless`, `grace`, `unsupported` and `ignored`; only while "
     "leading.",
 )
-def _asides(look: Scrape) -> Iterator[Row]:
+def _skips(look: Scrape) -> Iterator[Row]:
     for shard in look.shards:
-        for member in shard.members if shard.standing == "leading" else ():
-            skipped = {AsideKind.SKIPPED.value} if member.skip is not None else set()
-            for why in sorted(skipped | set(member.aside_kinds.values())):
+        for member in shard.members if shard.state == "leading" else ():
+            skipped = {SkipKind.SKIPPED.value} if member.skip is not None else set()
+            for why in sorted(skipped | set(member.skip_kinds.values())):
                 yield (shard.database, member.member, why), 1.0
 
 
@@ -102,7 +102,7 @@ def _asides(look: Scrape) -> Iterator[Row]:
 )
 def _hopeless(look: Scrape) -> Iterator[Row]:
     for shard in look.shards:
-        for member in shard.members if shard.standing == "leading" else ():
+        for member in shard.members if shard.state == "leading" else ():
             for metric in member.hopeless:
                 yield (shard.database, member.member, metric), 1.0
 
@@ -296,7 +296,7 @@ def _fleet_requests(look: Scrape) -> Iterator[Row]:
 @FLEET.rows(
     "headgate_fleet_shards{state}",
     "With `view` of [fleet]: shards of the fleet that are `healthy`, `unhealthy`, "
-    "`resting`, `starting`, or `silent`.",
+    "`idle`, `starting`, or `silent`.",
 )
 def _fleet_shards(look: Scrape) -> Iterator[Row]:
     fleet = look.parts.fleet

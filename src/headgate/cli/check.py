@@ -47,7 +47,7 @@ Cost = Annotated[
     typer.Option(
         metavar="NUMBER",
         show_default=False,
-        help="How much work is to start (rows, say), where a metric is paced. Default: 1.",
+        help="How much work will start, such as rows; for paced metrics. Default: 1.",
     ),
 ]
 
@@ -135,9 +135,9 @@ def wait(
 ) -> None:
     """Wait until a job may run.
 
-    With jittered pauses that are never shorter than the agent asks for. Exits with 0 once
-    admitted; with the code of the last rejection (10 to 19, as for `check`) when --max-wait
-    is over, and with 20 when no agent answers. What it waits for goes to standard error.
+    It pauses between checks, with jitter, and never for less than the agent's retry time. Exit
+    code 0: admitted; 10 to 19, as for `check`: rejected until --max-wait was over; 20: no agent
+    answers. Standard error says what it waits for.
     """
     from headgate.cli.asking import AgentAddress, ClientOptions, wait_for_permission
     from headgate.cli.output import show_json
@@ -199,11 +199,11 @@ def ask_following(api: Api, path: str, question: Mapping[str, str | None]) -> An
     for _ in range(MAX_HOPS):
         if asked.document.get("verdict") != "WRONG_AGENT":
             break
-        onward = api.onward(asked.document.get("ask"))
+        onward = api.onward(asked.document.get("check_at"))
         if onward is None:
             break
         print(f"headgate: {api.url} sends us to {plain(onward.url)}", file=sys.stderr)
-        known_as = asked.document.get("ask_database") or question["database"]
+        known_as = asked.document.get("check_at_database") or question["database"]
         question = {**question, "database": str(known_as)}
         api, asked = onward, onward.ask(path, **question)
     return asked

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headgate.budgets import ask
-from headgate.budgets.ask import budget_key, fnv, fnv_start, hg_hash, mixed
+from headgate.budgets import model
+from headgate.budgets.model import budget_key, fnv, fnv_start, hg_hash, mixed
 
 
 @pytest.mark.parametrize(
@@ -36,5 +36,5 @@ def test_a_budgets_key_is_never_one_that_means_something_else(
 ) -> None:
     assert budget_key("etl") == hg_hash(2, b"etl")
     for reserved in (0, 1):
-        monkeypatch.setattr(ask, "hg_hash", lambda seed, data, h=reserved: h)
+        monkeypatch.setattr(model, "hg_hash", lambda seed, data, h=reserved: h)
         assert budget_key("etl") == reserved + 2

@@ -25,7 +25,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 
 from headgate.client import events
 from headgate.client.answers import ON_HOLD, UNAVAILABLE, Answer
-from headgate.client.availability import Availability, Circuit, Endpoints, Outage
+from headgate.client.circuit import Availability, Circuit, Endpoints, Outage
 from headgate.client.events import warn
 from headgate.client.parsing import merged
 from headgate.client.question import Question, RequestBuilder
@@ -112,9 +112,9 @@ class Telling:
         told = question.app, question.databases, agent
         took_s = self.clock() - asked_s
         if isinstance(outcome, NoAnswer):
-            self.emit(events.Asked(*told, None, took_s, outcome.detail))
+            self.emit(events.Checked(*told, None, took_s, outcome.detail))
         else:
-            self.emit(events.Asked(*told, outcome.verdict, took_s))
+            self.emit(events.Checked(*told, outcome.verdict, took_s))
 
     def rejected(self, question: Question, rejection: Answer) -> None:
         if self.emit is not None:

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.client.answers import Answer
-from headgate.client.availability import Endpoints
-from headgate.client.conversation import Conversation, Ways
+from headgate.client.circuit import Endpoints
 from headgate.client.http1 import Response
 from headgate.client.question import Question
 from headgate.client.replies import NoAnswer
+from headgate.client.retrying import Conversation, Ways
 from headgate.client.steps import Ask, Reply, Sleep, Steps
 from headgate.client.target import Target
 from headgate.client.waits import BACKOFF_CAP_S, Patience, backoff_s

@@ -169,7 +169,7 @@ class DebitState(Enum):
     """Admitted although it does not fit: the budget is in warn mode or nearly full."""
     OVER = "over"
     """Rejected; nothing was charged."""
-    RESTS = "rests"
+    INACTIVE = "inactive"
     """The budget does not apply now: it is off, has ended, or only counts under load."""
     UNKNOWN = "unknown"
     """There is no such budget."""
@@ -180,7 +180,7 @@ class DebitResult(NamedTuple):
     state: DebitState
     cost_s: float
     """CPU seconds that the check declares."""
-    owed_s: float | None = None
+    debt_s: float | None = None
     """The budget's debt in CPU seconds before this check; None: it has no bucket."""
     capacity_s: float | None = None
     retry_after_s: float | None = None
