@@ -52,9 +52,9 @@ uint64_t hg_cpu_ns(uint64_t drains_in_ns, uint32_t rate_mpct, uint32_t cpus_mill
     return wide < HG_FAR ? (uint64_t) wide : HG_FAR;
 }
 
-static uint64_t rescaled(uint64_t owed_ns, uint32_t old_mpct, uint32_t new_mpct)
+static uint64_t rescaled(uint64_t debt_ns, uint32_t old_mpct, uint32_t new_mpct)
 {
-    unsigned __int128 wide = (unsigned __int128) owed_ns * old_mpct / new_mpct;
+    unsigned __int128 wide = (unsigned __int128) debt_ns * old_mpct / new_mpct;
 
     return wide < HG_FAR ? (uint64_t) wide : HG_FAR;
 }
@@ -91,17 +91,17 @@ static bool out_of_line(const hg_bucket *bucket, const hg_budget *budget)
 /* Its debt by the policy's rate and epoch, should it not have been brought in line. */
 static uint64_t owed_by(const hg_bucket *bucket, const hg_budget *budget, uint64_t now_ns)
 {
-    uint64_t owed_ns = hg_less(atomic_load_explicit(&bucket->empty_at_ns, memory_order_acquire),
+    uint64_t debt_ns = hg_less(atomic_load_explicit(&bucket->empty_at_ns, memory_order_acquire),
                                now_ns);
     uint32_t rate_mpct = atomic_load_explicit(&bucket->rate_mpct, memory_order_acquire);
 
-    if (owed_ns == 0 || !hg_is_timed(budget))
+    if (debt_ns == 0 || !hg_is_timed(budget))
         return 0;
     if (atomic_load_explicit(&bucket->epoch, memory_order_acquire) != budget->epoch)
         return 0;
     if (rate_mpct == budget->rate_mpct)
-        return owed_ns;
-    return rescaled(owed_ns, rate_mpct, budget->rate_mpct);
+        return debt_ns;
+    return rescaled(debt_ns, rate_mpct, budget->rate_mpct);
 }
 
 /* ── The lock of a set ────────────────────────────────────────────────────── */
@@ -232,15 +232,15 @@ static choice choose_way(hg_region *region, uint32_t first, const hg_terms *term
     return best;
 }
 
-static void count_forgiven(hg_region *region, const hg_bucket *bucket, uint64_t owed_ns,
+static void count_forgiven(hg_region *region, const hg_bucket *bucket, uint64_t debt_ns,
                            bool evicted)
 {
     uint32_t rate_mpct = atomic_load_explicit(&bucket->rate_mpct, memory_order_relaxed);
-    hg_count *count = owed_ns > 0 ? hg_count_find(region, bucket->budget_key) : NULL;
+    hg_count *count = debt_ns > 0 ? hg_count_find(region, bucket->budget_key) : NULL;
 
     if (count == NULL)
         return;
-    hg_add(&count->forgiven_ns, hg_cpu_ns(owed_ns, rate_mpct, hg_plan(region)->cpus_milli));
+    hg_add(&count->forgiven_ns, hg_cpu_ns(debt_ns, rate_mpct, hg_plan(region)->cpus_milli));
     hg_add(&count->evicted, evicted);
 }
 
@@ -251,7 +251,7 @@ static bool empty_way(hg_region *region, uint32_t index, room kind, uint64_t now
     _Atomic uint64_t *key = &hg_bucket_keys_in(region)[index];
     hg_bucket *bucket = hg_bucket_in(region, index);
     uint64_t old = atomic_load_explicit(key, memory_order_relaxed);
-    uint64_t owed_ns;
+    uint64_t debt_ns;
 
     if (old == HG_FREE_KEY)
         return true;
@@ -260,13 +260,13 @@ static bool empty_way(hg_region *region, uint32_t index, room kind, uint64_t now
         atomic_store(key, old);
         return false;
     }
-    owed_ns = hg_less(atomic_load_explicit(&bucket->empty_at_ns, memory_order_relaxed), now_ns);
-    if (owed_ns > 0 && kind < OWING) {
+    debt_ns = hg_less(atomic_load_explicit(&bucket->empty_at_ns, memory_order_relaxed), now_ns);
+    if (debt_ns > 0 && kind < OWING) {
         atomic_store(key, old);
         return false;
     }
     if (old != HG_TAKEN_KEY) /* else a process died in the midst of this */
-        count_forgiven(region, bucket, owed_ns, true);
+        count_forgiven(region, bucket, debt_ns, true);
     return true;
 }
 
@@ -355,14 +355,14 @@ static void rescale(hg_bucket *bucket, uint32_t rate_mpct, uint64_t now_ns)
     uint32_t before = atomic_load_explicit(&bucket->rate_mpct, memory_order_relaxed);
     uint64_t old = atomic_load_explicit(&bucket->empty_at_ns, memory_order_acquire);
     uint64_t told = 0;
-    uint64_t owed_ns, same_ns;
+    uint64_t debt_ns, same_ns;
 
     do { /* what it is set back by counts as refunded: charges from before lie earlier now */
-        owed_ns = hg_less(old, now_ns);
-        same_ns = rescaled(owed_ns, before, rate_mpct);
-        if (hg_less(owed_ns, same_ns) > told) {
-            tell_refund(&bucket->refunding_ns, hg_less(owed_ns, same_ns) - told);
-            told = hg_less(owed_ns, same_ns);
+        debt_ns = hg_less(old, now_ns);
+        same_ns = rescaled(debt_ns, before, rate_mpct);
+        if (hg_less(debt_ns, same_ns) > told) {
+            tell_refund(&bucket->refunding_ns, hg_less(debt_ns, same_ns) - told);
+            told = hg_less(debt_ns, same_ns);
         }
     } while (!atomic_compare_exchange_weak_explicit(&bucket->empty_at_ns, &old, now_ns + same_ns,
                                                     memory_order_acq_rel, memory_order_acquire));
@@ -407,14 +407,14 @@ void hg_bucket_look_up(hg_region *region, const hg_terms *terms, hg_lookup *look
 
     lookup->index = HG_NO_BUCKET;
     lookup->running = 0;
-    lookup->owed_ns = 0;
+    lookup->debt_ns = 0;
     if (index == HG_NO_BUCKET)
         return;
     bucket = hg_bucket_in(region, index);
     if (out_of_line(bucket, terms->budget))
         take_over(region, index, terms);
     lookup->running = (uint32_t) atomic_load_explicit(&bucket->holders, memory_order_acquire);
-    lookup->owed_ns = owed_by(bucket, terms->budget, terms->now_ns);
+    lookup->debt_ns = owed_by(bucket, terms->budget, terms->now_ns);
     /* Looked at without a pin: it may have become another's meanwhile. */
     if (atomic_load_explicit(&hg_bucket_keys_in(region)[index], memory_order_relaxed)
         == terms->key) {
@@ -422,7 +422,7 @@ void hg_bucket_look_up(hg_region *region, const hg_terms *terms, hg_lookup *look
         return;
     }
     lookup->running = 0;
-    lookup->owed_ns = 0;
+    lookup->debt_ns = 0;
 }
 
 uint32_t hg_bucket_hold(hg_region *region, const hg_terms *terms, uint32_t hint, uint32_t *running)
@@ -449,7 +449,7 @@ static uint64_t later(uint64_t empty_at_ns, uint64_t now_ns, uint64_t drains_in_
 }
 
 bool hg_bucket_charge(hg_bucket *bucket, uint64_t now_ns, uint64_t drains_in_ns, uint64_t size_ns,
-                      hg_holding_one *one, uint64_t *owed_ns)
+                      hg_holding_one *one, uint64_t *debt_ns)
 {
     /* Before the time is read: a refund that this knows of has moved that time already. */
     uint64_t refunded = atomic_load_explicit(&bucket->refunded_ns, memory_order_acquire);
@@ -457,8 +457,8 @@ bool hg_bucket_charge(hg_bucket *bucket, uint64_t now_ns, uint64_t drains_in_ns,
     uint64_t after;
 
     do {
-        *owed_ns = hg_less(old, now_ns);
-        if (*owed_ns + drains_in_ns > size_ns)
+        *debt_ns = hg_less(old, now_ns);
+        if (*debt_ns + drains_in_ns > size_ns)
             return false;
         after = later(old, now_ns, drains_in_ns);
     } while (!atomic_compare_exchange_weak_explicit(&bucket->empty_at_ns, &old, after,
@@ -525,7 +525,7 @@ void hg_bucket_undo(hg_bucket *bucket, const hg_holding_one *one)
     tell_refund(&bucket->refunded_ns, back);
 }
 
-uint64_t hg_owed_ns(const hg_region *region, uint32_t index, uint64_t now_ns)
+uint64_t hg_debt_ns(const hg_region *region, uint32_t index, uint64_t now_ns)
 {
     const hg_bucket *bucket;
 

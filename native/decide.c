@@ -72,7 +72,7 @@ static bool fails_bucket(const question *q, const look *at)
     const hg_budget *budget = at->budget;
 
     if (at->timed)
-        return at->lookup.owed_ns + at->drains_in_ns > at->size_ns;
+        return at->lookup.debt_ns + at->drains_in_ns > at->size_ns;
     if ((budget->set & HG_SET_RATE) && budget->rate_mpct == 0)
         return true;
     /* Without a rate all drains at once, and what is left is a limit for one statement. */
@@ -120,7 +120,7 @@ static uint8_t crossed(const question *q, const look *at)
         && beyond(q->estimate.p90_ns, server_ns(q, budget->burst_mpcts), share))
         return HG_QUERY;
     if (at->timed)
-        return beyond(at->lookup.owed_ns + at->drains_in_ns, at->size_ns, share) ? HG_BUCKET : 0;
+        return beyond(at->lookup.debt_ns + at->drains_in_ns, at->size_ns, share) ? HG_BUCKET : 0;
     if ((budget->set & (HG_SET_RATE | HG_SET_CAPACITY)) != HG_SET_CAPACITY)
         return HG_NO_LIMIT;
     return beyond(q->estimate.mean_ns, server_ns(q, budget->capacity_mpcts), share) ? HG_BUCKET : 0;
@@ -190,7 +190,7 @@ static void tell(question *q, hg_verdict verdict, uint32_t match, uint8_t limit)
         answer->used = q->estimate.p90_ns;
         answer->bound = server_ns(q, at->budget->burst_mpcts);
     } else {
-        answer->used = at->timed ? hg_cpu_ns(at->lookup.owed_ns, at->budget->rate_mpct,
+        answer->used = at->timed ? hg_cpu_ns(at->lookup.debt_ns, at->budget->rate_mpct,
                                              hg_plan(q->region)->cpus_milli)
                                  : 0;
         answer->bound = (at->budget->set & HG_SET_CAPACITY)
@@ -205,7 +205,7 @@ static uint64_t retry_ns(const look *at)
         return at->places == 0 ? HG_NEVER : PLACE_RETRY_NS;
     if (at->limit == HG_QUERY || !at->timed || at->drains_in_ns > at->size_ns)
         return HG_NEVER;
-    return at->lookup.owed_ns + at->drains_in_ns - at->size_ns;
+    return at->lookup.debt_ns + at->drains_in_ns - at->size_ns;
 }
 
 /* How long it is delayed; HG_NEVER: waiting does not help, or not soon enough. */
@@ -407,7 +407,7 @@ static void give_back(hg_region *region, const hg_holding *holding)
 static uint8_t take_held(question *q, look *at, uint32_t running, hg_holding_one *one)
 {
     bool may_fail = at->passes;
-    uint64_t owed_ns;
+    uint64_t debt_ns;
 
     if (!may_fail && too_many(q, at, running)) {
         at->lookup.running = running;
@@ -415,8 +415,8 @@ static uint8_t take_held(question *q, look *at, uint32_t running, hg_holding_one
     }
     if (at->timed
         && !hg_bucket_charge(hg_bucket_in(q->region, one->index), q->ask->now_ns, at->drains_in_ns,
-                             may_fail ? NO_BOUND : at->size_ns, one, &owed_ns)) {
-        at->lookup.owed_ns = owed_ns; /* what it failed by, whatever has been given back since */
+                             may_fail ? NO_BOUND : at->size_ns, one, &debt_ns)) {
+        at->lookup.debt_ns = debt_ns; /* what it failed by, whatever has been given back since */
         return HG_BUCKET;
     }
     return HG_NO_LIMIT;
@@ -616,7 +616,7 @@ static void charge_one(hg_region *region, const hg_policy *policy, const hg_matc
     hg_terms terms = {match->bucket, budget, match, now_ns, 0};
     hg_holding_one one;
     hg_lookup lookup;
-    uint64_t owed_ns;
+    uint64_t debt_ns;
     uint32_t index, running;
 
     if (count != NULL)
@@ -632,7 +632,7 @@ static void charge_one(hg_region *region, const hg_policy *policy, const hg_matc
     }
     hg_bucket_charge(hg_bucket_in(region, index), now_ns,
                      hg_drain_ns(cost_ns, budget->rate_mpct, hg_plan(region)->cpus_milli), NO_BOUND,
-                     &one, &owed_ns);
+                     &one, &debt_ns);
     hg_bucket_release(region, index, 0);
 }
 

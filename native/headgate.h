@@ -777,7 +777,7 @@ void hg_pattern_typical(const hg_pattern *pattern, hg_typical *typical);
 void hg_trace_write(hg_region *region, const hg_trace *trace);
 
 /* For views: the debt of a bucket now, in ns of CPU, and its budget's counts. */
-uint64_t hg_owed_ns(const hg_region *region, uint32_t bucket, uint64_t now_ns);
+uint64_t hg_debt_ns(const hg_region *region, uint32_t bucket, uint64_t now_ns);
 hg_count *hg_count_of(hg_region *region, uint64_t budget_key, const char *name, size_t length);
 
 /* The client's place in the table, for hg_tally_at; 0: the others'. */

@@ -103,7 +103,7 @@ typedef struct hg_terms {
 typedef struct hg_lookup {
     uint32_t index; /* HG_NO_BUCKET: not there, so it has no debt */
     uint32_t running;
-    uint64_t owed_ns; /* in its own time, by the rate and the epoch of the policy in force */
+    uint64_t debt_ns; /* in its own time, by the rate and the epoch of the policy in force */
 } hg_lookup;
 
 /* Has debt and is reckoned by time: both a rate and a capacity. */
@@ -137,9 +137,9 @@ uint32_t hg_bucket_hold(hg_region *region, const hg_terms *terms, uint32_t hint,
 void hg_bucket_enter(hg_region *region, uint32_t index, uint32_t workers);
 void hg_bucket_leave(hg_region *region, uint32_t index, uint32_t workers);
 void hg_bucket_release(hg_region *region, uint32_t index, uint32_t workers);
-/* False, and nothing done, if more than `size_ns` would be the debt. `owed_ns`: the debt before. */
+/* False, and nothing done, if more than `size_ns` would be the debt. `debt_ns`: the debt before. */
 bool hg_bucket_charge(hg_bucket *bucket, uint64_t now_ns, uint64_t drains_in_ns, uint64_t size_ns,
-                      hg_holding_one *one, uint64_t *owed_ns);
+                      hg_holding_one *one, uint64_t *debt_ns);
 void hg_bucket_charge_more(hg_bucket *bucket, uint64_t now_ns, uint64_t drains_in_ns);
 void hg_bucket_refund(hg_bucket *bucket, const hg_holding_one *one, uint64_t cheaper_ns,
                       uint64_t now_ns);

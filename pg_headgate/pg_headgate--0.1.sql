@@ -46,7 +46,7 @@ CREATE FUNCTION headgate.budgets(
     OUT budget text, OUT mode text, OUT rate double precision, OUT capacity double precision,
     OUT burst double precision, OUT concurrency double precision, OUT max_workers integer,
     OUT expires_at timestamptz, OUT buckets bigint, OUT running bigint,
-    OUT owed_s double precision, OUT fill_percent double precision, OUT admitted bigint,
+    OUT debt_s double precision, OUT fill_percent double precision, OUT admitted bigint,
     OUT estimated_s double precision, OUT charged_s double precision,
     OUT wall_s double precision, OUT warned_threshold bigint,
     OUT warned_concurrency bigint, OUT warned_burst bigint, OUT warned_capacity bigint,
@@ -59,7 +59,7 @@ CREATE VIEW headgate.budgets AS SELECT * FROM headgate.budgets();
 COMMENT ON VIEW headgate.budgets IS 'limits, use and counts of each budget; percents of the server';
 
 CREATE FUNCTION headgate.buckets(
-    OUT budget text, OUT label text, OUT owed_s double precision,
+    OUT budget text, OUT label text, OUT debt_s double precision,
     OUT fill_percent double precision, OUT running bigint, OUT statements bigint,
     OUT admitted bigint)
 RETURNS SETOF record AS 'MODULE_PATHNAME', 'headgate_buckets' LANGUAGE C STRICT VOLATILE;

@@ -35,7 +35,7 @@ static void use(hg_region *region)
     hg_publish(region, &policy, policy_in(&policy)->length, true, 1);
     hg_healthy(region, 1);
     for (uint32_t i = 0; i < sizes.buckets; i++)
-        hg_owed_ns(region, i, ask.now_ns);
+        hg_debt_ns(region, i, ask.now_ns);
     hg_sleep_end(region, budget_in(&policy, 0)->key);
     hg_process_gone(region, 7);
     hg_seat_free(region, 0);

@@ -190,7 +190,7 @@ static inline uint64_t owed(hg_region *region, uint64_t key, uint64_t now_ns)
 
     return bucket == NULL
                ? 0
-               : hg_owed_ns(region, (uint32_t) (bucket - hg_bucket_in(region, 0)), now_ns);
+               : hg_debt_ns(region, (uint32_t) (bucket - hg_bucket_in(region, 0)), now_ns);
 }
 
 #endif

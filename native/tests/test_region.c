@@ -42,11 +42,11 @@ static void a_region_that_was_tampered_with_is_not_read(void)
     free(region);
 }
 
-static uint64_t owed_by_now(hg_region *region, const hg_matches *matches, uint64_t now_ns)
+static uint64_t debt_by_now(hg_region *region, const hg_matches *matches, uint64_t now_ns)
 {
     for (uint32_t i = 0; i < sizes.buckets; i++)
         if (atomic_load(&hg_bucket_keys_in(region)[i]) == matches->at[0].bucket)
-            return hg_owed_ns(region, i, now_ns);
+            return hg_debt_ns(region, i, now_ns);
     return 0;
 }
 
@@ -84,10 +84,10 @@ static void a_pinned_region_is_found_by_a_copy_of_its_places(void)
     assert(answer.verdict == HG_RUN && holding.count == 1);
     hg_settle(region, &holding, 2 * MS, false, ask.now_ns);
     hg_count_block(region, policy_in(&policy), &matches, &answer, false, 1);
-    assert(owed_by_now(region, &matches, ask.now_ns) >= MS);
+    assert(debt_by_now(region, &matches, ask.now_ns) >= MS);
     hg_charge(region, policy_in(&policy), &matches, MS, ask.now_ns);
-    assert(owed_by_now(region, &matches, ask.now_ns) >= 2 * MS);
-    assert(hg_owed_ns(region, UINT32_MAX, 1) == 0);
+    assert(debt_by_now(region, &matches, ask.now_ns) >= 2 * MS);
+    assert(hg_debt_ns(region, UINT32_MAX, 1) == 0);
     assert(hg_publish(region, &policy, policy_in(&policy)->length, false, 1) == NULL);
     assert(hg_enter(region, 0) != NULL);
     hg_leave(region, 0);

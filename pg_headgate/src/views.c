@@ -280,12 +280,12 @@ capacity_s(const hg_budget *budget)
 }
 
 static void
-put_fill(Rows *rows, const hg_budget *budget, uint64 owed_ns)
+put_fill(Rows *rows, const hg_budget *budget, uint64 debt_ns)
 {
 	if (budget == NULL || (budget->set & HG_SET_CAPACITY) == 0 || budget->capacity_mpcts == 0)
 		put_null(rows);
 	else
-		put_number(rows, owed_ns / 1e7 / capacity_s(budget));
+		put_number(rows, debt_ns / 1e7 / capacity_s(budget));
 }
 
 static void
@@ -293,15 +293,15 @@ put_bucket(Rows *rows, const hg_policy *policy, uint32 index)
 {
 	hg_bucket  *bucket = bucket_at(index);
 	const hg_budget *budget = budget_of(policy, bucket->budget_key);
-	uint64		owed_ns = hg_owed_ns(gate_region, index, gate_now_ns());
+	uint64		debt_ns = hg_debt_ns(gate_region, index, gate_now_ns());
 
 	if (budget == NULL)
 		put_null(rows);
 	else
 		put_text(rows, gate_string(policy, budget->name), budget->name.length);
 	put_text(rows, bucket->label, Min(bucket->label_length, sizeof bucket->label));
-	put_seconds(rows, owed_ns);
-	put_fill(rows, budget, owed_ns);
+	put_seconds(rows, debt_ns);
+	put_fill(rows, budget, debt_ns);
 	put_count(rows, atomic_load(&bucket->holders) & 0xffffffff);
 	put_count(rows, atomic_load(&bucket->holders) >> 32);
 	put_count(rows, atomic_load(&bucket->admitted));
@@ -326,7 +326,7 @@ headgate_buckets(PG_FUNCTION_ARGS)
 
 typedef struct Held
 {
-	uint64		owed_ns;
+	uint64		debt_ns;
 	uint64		most_ns;		/* of one bucket */
 	uint64		running;
 	uint64		buckets;
@@ -340,14 +340,14 @@ held_by(uint64 budget_key, uint64 now_ns)
 	for (uint32 i = 0; i < gate_region->sizes.buckets; i++)
 	{
 		hg_bucket  *bucket = bucket_at(i);
-		uint64		owed_ns;
+		uint64		debt_ns;
 
 		if (bucket_key(i) == FREE_KEY || bucket_key(i) == TAKEN_KEY
 			|| bucket->budget_key != budget_key)
 			continue;
-		owed_ns = hg_owed_ns(gate_region, i, now_ns);
-		held.owed_ns += owed_ns;
-		held.most_ns = Max(held.most_ns, owed_ns);
+		debt_ns = hg_debt_ns(gate_region, i, now_ns);
+		held.debt_ns += debt_ns;
+		held.most_ns = Max(held.most_ns, debt_ns);
 		held.running += atomic_load(&bucket->holders) & 0xffffffff;
 		held.buckets++;
 	}
@@ -385,7 +385,7 @@ put_held(Rows *rows, const hg_budget *budget)
 
 	put_count(rows, held.buckets);
 	put_count(rows, held.running);
-	put_seconds(rows, held.owed_ns);
+	put_seconds(rows, held.debt_ns);
 	put_fill(rows, budget, held.most_ns);
 }
 

@@ -27,10 +27,10 @@ IN_TXN = StatementFlags.IN_TRANSACTION
 CPUS_MILLI, WORKERS = 2000, 20
 
 
-def standing(running: int = 0, owed_cpu_ns: int = 0, **settings: Any) -> BucketState:
+def standing(running: int = 0, debt_cpu_ns: int = 0, **settings: Any) -> BucketState:
     """Of two CPUs and twenty workers."""
     terms = terms_of(parse_budget(budget(**settings)), CPUS_MILLI, WORKERS)
-    owed = drain_ns(owed_cpu_ns, terms.rate_mpct, CPUS_MILLI) if terms.rate_mpct else 0
+    owed = drain_ns(debt_cpu_ns, terms.rate_mpct, CPUS_MILLI) if terms.rate_mpct else 0
     return BucketState(terms, running, owed)
 
 
@@ -212,7 +212,7 @@ def test_an_enforced_budget_may_warn_early(
     answer = asked(near, estimate=estimate)
     assert (answer.thresholds, answer.limits) == ((crossed,), (NONE,))
     assert told(answer) == ((WARN, 0, crossed) if crossed else (RUN, 0, NONE))
-    warns = BucketState(replace(near.terms, enforced=False), near.running, near.owed_ns)
+    warns = BucketState(replace(near.terms, enforced=False), near.running, near.debt_ns)
     assert asked(warns, estimate=estimate).thresholds == (NONE,)
 
 

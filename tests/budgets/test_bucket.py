@@ -11,9 +11,9 @@ from headgate.budgets.bucket import (
     Charge,
     charged,
     cpu_ns,
+    debt_ns,
     drain_ns,
     forgiven,
-    owed_ns,
     refunded,
     rescaled,
     server_ns,
@@ -51,7 +51,7 @@ def test_no_cost_is_too_large_to_reckon_with() -> None:
 def test_it_drains_by_being_read_later() -> None:
     """R111."""
     bucket = charged(Bucket(2, 2, 100_000), 10 * S, now_ns=S)
-    assert [owed_ns(bucket.empty_at_ns, at * S) for at in (1, 5, 11, 99)] == [10 * S, 6 * S, 0, 0]
+    assert [debt_ns(bucket.empty_at_ns, at * S) for at in (1, 5, 11, 99)] == [10 * S, 6 * S, 0, 0]
 
 
 def test_when_it_will_fit() -> None:
@@ -131,4 +131,4 @@ def test_a_bucket_never_has_less_debt_than_the_truth(
             before = told.refunded_ns
             told, true = charged(told, estimate, now), charged(true, actual, now)
             charges[number] = Charge(estimate, told.empty_at_ns, before)
-        assert owed_ns(told.empty_at_ns, now) >= owed_ns(true.empty_at_ns, now)
+        assert debt_ns(told.empty_at_ns, now) >= debt_ns(true.empty_at_ns, now)

@@ -101,7 +101,7 @@ def test_what_would_have_to_change() -> None:
         ("shut", Limit.BUCKET),
     ]
     owing = told.budgets[2]
-    assert (owing.owed_ns, owing.capacity_ns, owing.fill) == (900 * MS, S, 0.9)
+    assert (owing.debt_ns, owing.capacity_ns, owing.fill) == (900 * MS, S, 0.9)
     assert "needs 3 workers, 1 allowed: allow 4" in explained(w, workers=3).changes[0]
 
 

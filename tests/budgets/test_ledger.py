@@ -99,13 +99,13 @@ def test_a_warning_takes_no_place_and_adds_no_debt() -> None:
     w = world(budget(mode="warn", max_workers=2, **HALF))
     for _ in range(4):
         assert w.take(400 * MS)[1] is not None
-    assert w.owed_ns() == 800 * MS
+    assert w.debt_ns() == 800 * MS
     assert w.counts().warned == [0, 2, 0, 0]
     assert w.counts().admitted == 2
     w.now_ns += S
     for number in range(5):
         w.run(800 * MS, 800 * MS)
-        assert w.owed_ns() <= S, number
+        assert w.debt_ns() <= S, number
 
 
 def test_inside_a_transaction_debt_may_exceed_the_capacity() -> None:
@@ -115,7 +115,7 @@ def test_inside_a_transaction_debt_may_exceed_the_capacity() -> None:
         assert (
             w.take(800 * MS, flags=StatementFlags.IN_TRANSACTION)[0].verdict is StatementVerdict.RUN
         )
-    assert w.owed_ns() == 2400 * MS
+    assert w.debt_ns() == 2400 * MS
     (bucket,) = w.ledger.buckets()
     assert (bucket.workers, bucket.statements) == (3, 3)
     assert (w.counts().admitted, w.counts().passed) == (3, 2)
@@ -138,9 +138,9 @@ def test_the_end_corrects_the_estimate_both_ways() -> None:
     w = world(budget(**HALF))
     first, second = held(w.take(400 * MS)), held(w.take(400 * MS))
     w.ledger.settle(first, 100 * MS, w.now_ns)
-    assert w.owed_ns() == 500 * MS
+    assert w.debt_ns() == 500 * MS
     w.ledger.settle(second, 900 * MS, w.now_ns)
-    assert w.owed_ns() == 1000 * MS
+    assert w.debt_ns() == 1000 * MS
     assert (w.counts().estimated_ns, w.counts().charged_ns) == (800 * MS, 1000 * MS)
 
 
@@ -149,11 +149,11 @@ def test_work_that_is_done_already_is_charged_whatever_the_limits_say() -> None:
     w = world(budget(burst=0, max_workers=0, mode="warn", in_transaction="block", **HALF))
     for _ in range(3):
         w.ledger.charge(w.rules.budgets, w.matched().at, 700 * MS, w.now_ns)
-    assert w.owed_ns() == 2100 * MS
+    assert w.debt_ns() == 2100 * MS
     assert (w.counts().charged_ns, w.counts().admitted) == (2100 * MS, 0)
     assert all(bucket.workers == bucket.statements == 0 for bucket in w.ledger.buckets())
     w.now_ns += 1 * S
-    assert w.owed_ns() == 1600 * MS
+    assert w.debt_ns() == 1600 * MS
 
 
 def test_cancelled_statements_give_back_and_pay() -> None:
@@ -161,7 +161,7 @@ def test_cancelled_statements_give_back_and_pay() -> None:
     w = world(budget(max_workers=1, **HALF))
     holding = held(w.take(pattern=7, plan_cost=100.0))
     w.ledger.settle(holding, 700 * MS, w.now_ns, aborted=True)
-    assert w.owed_ns() == 700 * MS
+    assert w.debt_ns() == 700 * MS
     assert w.ledger.host.calls == 0
     known = w.ledger.pattern(7)
     assert known is not None and known.calls == 1
@@ -172,14 +172,14 @@ def test_an_idle_cursor_keeps_its_charge_but_no_place() -> None:
     w = world(budget(max_workers=1, **HALF))
     cursor = w.ledger.pause(held(w.take(400 * MS)))
     other = held(w.take(MS))
-    assert w.owed_ns() == 401 * MS
+    assert w.debt_ns() == 401 * MS
     cursor = w.ledger.resume(cursor)
     (bucket,) = w.ledger.buckets()
     assert bucket.workers == 2
     w.ledger.settle(other, MS, w.now_ns)
     w.ledger.settle(w.ledger.pause(cursor), 0, w.now_ns)
     (bucket,) = w.ledger.buckets()
-    assert (bucket.workers, bucket.statements, w.owed_ns()) == (0, 0, MS)
+    assert (bucket.workers, bucket.statements, w.debt_ns()) == (0, 0, MS)
 
 
 # --- a policy that changes --------------------------------------------------------------------
@@ -191,12 +191,12 @@ def test_another_rate_keeps_the_debt_and_another_epoch_forgives_it() -> None:
     slow = World(rule_set(budget(rate=10, capacity=100)), w.ledger, w.now_ns)
     assert slow.check(300 * MS).retry_ns == S
     held(slow.take(100 * MS))
-    assert slow.owed_ns() == 900 * MS
+    assert slow.debt_ns() == 900 * MS
     mild = World(rule_set(budget(rate=10, capacity=100, epoch=1)), w.ledger, w.now_ns)
     assert mild.check(S).verdict is StatementVerdict.RUN
-    assert (mild.owed_ns(), mild.counts().forgiven_ns) == (0, 900 * MS)
+    assert (mild.debt_ns(), mild.counts().forgiven_ns) == (0, 900 * MS)
     held(mild.take(100 * MS))
-    assert (mild.owed_ns(), mild.counts().forgiven_ns) == (100 * MS, 900 * MS)
+    assert (mild.debt_ns(), mild.counts().forgiven_ns) == (100 * MS, 900 * MS)
 
 
 @pytest.mark.parametrize(("before", "after"), [(1, 100), (100, 1), (1, 50), (50, 8)])
@@ -225,7 +225,7 @@ def test_after_a_change_of_rate_nothing_is_given_back() -> None:
     fast = World(rule_set(budget(rate=100, capacity=100)), w.ledger, w.now_ns)
     held(fast.take(100 * MS))
     w.ledger.settle(holding, 0, w.now_ns)
-    assert w.owed_ns() == 500 * MS
+    assert w.debt_ns() == 500 * MS
 
 
 # --- what is known becomes old ----------------------------------------------------------------
@@ -336,9 +336,9 @@ def test_an_idle_cursor_keeps_its_bucket() -> None:
         w.run(500 * MS, 500 * MS, text=f"SELECT 1 /*t={at}*/".encode())
     cursor = w.ledger.resume(cursor)
     assert w.take(MS, b"SELECT 1 /*t=c*/")[0].decided_by is Limit.CONCURRENCY
-    before = w.owed_ns()
+    before = w.debt_ns()
     w.ledger.settle(w.ledger.pause(cursor), 700 * MS, w.now_ns)
-    assert w.owed_ns() == before + 699 * MS
+    assert w.debt_ns() == before + 699 * MS
 
 
 def hog_and_tenants(secret: int = 0) -> World:
@@ -531,9 +531,9 @@ def test_whatever_happens_places_come_back_and_debt_stays_bounded(
         if name in ("take", "warn"):
             settings_["mode"] = "warn" if name == "warn" else "enforce"
             w.rules = rule_set(budget(**settings_))
-            before = w.owed_ns()
+            before = w.debt_ns()
             _, holding = w.take(amount)
-            assert w.owed_ns() <= max(before, S)
+            assert w.debt_ns() <= max(before, S)
             holdings += [holding] if holding is not None else []
         elif name == "rate":
             settings_["rate"] = 1 + amount % 100

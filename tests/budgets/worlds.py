@@ -74,8 +74,8 @@ class World:
     def counts(self, name: str = "b") -> BudgetTotals:
         return self.ledger.counts[budget_key(name)]
 
-    def owed_ns(self) -> int:
-        return sum(self.ledger.owed_ns(bucket, self.now_ns) for bucket in self.ledger.buckets())
+    def debt_ns(self) -> int:
+        return sum(self.ledger.debt_ns(bucket, self.now_ns) for bucket in self.ledger.buckets())
 
 
 def world(*budgets: Mapping[str, Any], **ledger: Any) -> World:

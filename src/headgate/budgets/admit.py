@@ -81,7 +81,7 @@ class BucketState:
     terms: Terms
     running: int = 0
     """Workers."""
-    owed_ns: int = 0
+    debt_ns: int = 0
     """In the bucket's own time."""
 
 
@@ -180,10 +180,10 @@ def _owed(standing: BucketState, ask: StatementCheck, estimate: Estimate) -> Fai
         fits = estimate.mean_ns <= terms.capacity_ns
         return None if fits else Failure(Limit.BUCKET, 0, terms.capacity_ns, NEVER)
     asked_ns = drain_ns(estimate.mean_ns, terms.rate_mpct, terms.cpus_milli)
-    wait = wait_ns(standing.owed_ns, asked_ns, terms.size_ns)
+    wait = wait_ns(standing.debt_ns, asked_ns, terms.size_ns)
     if wait == 0:
         return None
-    used = cpu_ns(standing.owed_ns, terms.rate_mpct, terms.cpus_milli)
+    used = cpu_ns(standing.debt_ns, terms.rate_mpct, terms.cpus_milli)
     return Failure(Limit.BUCKET, used, terms.capacity_ns, wait)
 
 
@@ -277,7 +277,7 @@ def _loads(
     owed = (Limit.BUCKET, estimate.mean_ns, terms.capacity_ns)
     if terms.rate_mpct and terms.size_ns is not None:
         asked_ns = drain_ns(estimate.mean_ns, terms.rate_mpct, terms.cpus_milli)
-        owed = (Limit.BUCKET, standing.owed_ns + asked_ns, terms.size_ns)
+        owed = (Limit.BUCKET, standing.debt_ns + asked_ns, terms.size_ns)
     elif terms.rate_mpct:
         owed = (Limit.BUCKET, 0, None)
     return (
@@ -295,5 +295,5 @@ def _near(
         return Failure(limit, standing.running, terms.workers or 0, 0)
     if limit is Limit.QUERY:
         return Failure(limit, answer.p90_ns, terms.burst_ns or 0, 0)
-    used = cpu_ns(standing.owed_ns, terms.rate_mpct or 0, terms.cpus_milli)
+    used = cpu_ns(standing.debt_ns, terms.rate_mpct or 0, terms.cpus_milli)
     return Failure(limit, used, terms.capacity_ns or 0, 0)

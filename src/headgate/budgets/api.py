@@ -492,7 +492,7 @@ def bucket_doc(bucket: BucketReading) -> BucketDoc:
     return BucketDoc(
         budget=bucket.budget,
         label=bucket.label,
-        debt_ms=bucket.owed_ns / NS_PER_MS,
+        debt_ms=bucket.debt_ns / NS_PER_MS,
         capacity_ms=None if capacity_ns is None else capacity_ns / NS_PER_MS,
         fill=bucket.fill,
         running=bucket.running,
@@ -737,7 +737,7 @@ def _applies_doc(state: BudgetState, *, known: bool) -> AppliesDoc:
     bucket = BucketReading(
         budget.name,
         label,
-        state.owed_ns,
+        state.debt_ns,
         state.capacity_ns,
         state.fill,
         state.running,

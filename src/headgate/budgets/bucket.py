@@ -42,7 +42,7 @@ def size_ns(capacity_mpcts: int, rate_mpct: int) -> int:
     return capacity_mpcts * _NS // rate_mpct
 
 
-def owed_ns(empty_at_ns: int, now_ns: int) -> int:
+def debt_ns(empty_at_ns: int, now_ns: int) -> int:
     return max(empty_at_ns - now_ns, 0)
 
 
@@ -107,14 +107,14 @@ def refunded(bucket: Bucket, charge: Charge, cheaper_ns: int, now_ns: int) -> Bu
 def forgiven(bucket: Bucket, epoch: int, now_ns: int) -> Bucket:
     """Counts as refunded: what was charged before is gone, and must not be given back again out
     of what others are charged later."""
-    owed = owed_ns(bucket.empty_at_ns, now_ns)
+    owed = debt_ns(bucket.empty_at_ns, now_ns)
     return replace(bucket, epoch=epoch, empty_at_ns=now_ns, refunded_ns=bucket.refunded_ns + owed)
 
 
 def rescaled(bucket: Bucket, rate_mpct: int, now_ns: int) -> Bucket:
     """The same debt under another rate. What the time is set back by counts as refunded, too:
     charges from before end earlier now."""
-    owed = owed_ns(bucket.empty_at_ns, now_ns)
+    owed = debt_ns(bucket.empty_at_ns, now_ns)
     same = min(owed * bucket.rate_mpct // rate_mpct, FAR_NS)
     return replace(
         bucket,

@@ -102,16 +102,16 @@ class OwnLedger:
     ) -> DebitResult:
         ask, match, ledger = asked(cost_ns, now), own_bucket(budget), self._ledger
         standing = ledger.standing(budget, match.bucket, ask.now_ns)
-        terms, owed_ns = standing.terms, None
+        terms, debt_ns = standing.terms, None
         if terms.size_ns is not None:
-            owed_ns = cpu_ns(standing.owed_ns, terms.rate_mpct or 0, terms.cpus_milli)
+            debt_ns = cpu_ns(standing.debt_ns, terms.rate_mpct or 0, terms.cpus_milli)
         if only_look:
             answer = ledger.check((budget,), (match,), ask)
         else:
             answer, holding = ledger.take((budget,), (match,), ask)
             if holding is not None:
                 ledger.settle(holding, answer.estimate_ns, ask.now_ns)
-        return debit_of(budget, answer, owed_ns, ledger.cpus_milli, self.describe())
+        return debit_of(budget, answer, debt_ns, ledger.cpus_milli, self.describe())
 
     def describe(self) -> str:
         return "the agent's own"
@@ -155,7 +155,7 @@ class LedgerOf:
 
 
 def debit_of(
-    budget: Budget, answer: StatementAnswer, owed_ns: int | None, cpus_milli: int, ledger: str
+    budget: Budget, answer: StatementAnswer, debt_ns: int | None, cpus_milli: int, ledger: str
 ) -> DebitResult:
     capacity = budget.capacity_mpcts
     retries = answer.verdict is StatementVerdict.BLOCK and answer.retry_ns != NEVER
@@ -163,7 +163,7 @@ def debit_of(
         budget=budget.name,
         state=_STATES[answer.verdict],
         cost_s=answer.estimate_ns / NS,
-        debt_s=None if owed_ns is None else owed_ns / NS,
+        debt_s=None if debt_ns is None else debt_ns / NS,
         capacity_s=None if capacity is None else server_ns(capacity, cpus_milli) / NS,
         retry_after_s=answer.retry_ns / NS if retries else None,
         note=_told(budget, answer),

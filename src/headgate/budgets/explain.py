@@ -67,7 +67,7 @@ class BudgetState:
     """What the statement fails of it."""
     running: int
     max_workers: int | None
-    owed_ns: int
+    debt_ns: int
     """Of CPU."""
     capacity_ns: int | None
     fill: float | None
@@ -82,7 +82,7 @@ class BudgetState:
         if self.max_workers is not None:
             parts[-1] = f"{self.running} of {self.max_workers} workers running"
         if self.capacity_ns is not None:
-            parts.append(f"debt {_seconds(self.owed_ns)} of {_seconds(self.capacity_ns)}")
+            parts.append(f"debt {_seconds(self.debt_ns)} of {_seconds(self.capacity_ns)}")
         if self.fill is not None:
             parts.append(f"{100 * self.fill:.0f} % full")
         return f"{self.name}: {', '.join(parts)}"
@@ -151,16 +151,16 @@ def _states(
     answer: StatementAnswer,
 ) -> Iterator[BudgetState]:
     for budget, match, at, limit in zip(budgets, matches, standings, answer.limits, strict=True):
-        terms, owed_ns = at.terms, _owed_ns(at)
+        terms, debt_ns = at.terms, _debt_ns(at)
         yield BudgetState(
             budget=budget,
             label=match.label.decode(errors="replace"),
             limit=limit,
             running=at.running,
             max_workers=terms.workers,
-            owed_ns=owed_ns,
+            debt_ns=debt_ns,
             capacity_ns=terms.capacity_ns,
-            fill=owed_ns / terms.capacity_ns if terms.capacity_ns else None,
+            fill=debt_ns / terms.capacity_ns if terms.capacity_ns else None,
         )
 
 
@@ -196,7 +196,7 @@ def _emptier(standing: BucketState, estimate_ns: int) -> str:
     terms = standing.terms
     if terms.rate_mpct == 0:
         return "its rate is 0, which admits nothing: raise it"
-    needed = _percent_seconds(_owed_ns(standing) + estimate_ns, terms.cpus_milli)
+    needed = _percent_seconds(_debt_ns(standing) + estimate_ns, terms.cpus_milli)
     if estimate_ns > (terms.capacity_ns or 0):
         return f"it is larger than the whole capacity: make it cheaper, or raise that to {needed}"
     only_this = decide([standing], StatementCheck(0), Estimate(estimate_ns, estimate_ns))
@@ -204,9 +204,9 @@ def _emptier(standing: BucketState, estimate_ns: int) -> str:
     return f"wait {wait_s:.3f} s, or raise capacity to {needed}, or raise epoch to forgive"
 
 
-def _owed_ns(standing: BucketState) -> int:
+def _debt_ns(standing: BucketState) -> int:
     terms = standing.terms
-    return cpu_ns(standing.owed_ns, terms.rate_mpct or 0, terms.cpus_milli)
+    return cpu_ns(standing.debt_ns, terms.rate_mpct or 0, terms.cpus_milli)
 
 
 def _what(answer: StatementAnswer) -> str:

@@ -28,8 +28,8 @@ from headgate.budgets.bucket import (
     Charge,
     charged,
     cpu_ns,
+    debt_ns,
     drain_ns,
-    owed_ns,
     refunded,
     under_terms,
 )
@@ -282,7 +282,7 @@ class Ledger:
             return
         if bucket.epoch != terms.epoch:
             counts = self._counts(bucket.budget_key)
-            counts.forgiven_ns += self.owed_ns(bucket, now_ns)
+            counts.forgiven_ns += self.debt_ns(bucket, now_ns)
         self._buckets.replace(under_terms(bucket, terms.drain_mpct, terms.epoch, now_ns))
 
     def standing(self, budget: Budget, bucket_key: int, now_ns: int) -> BucketState:
@@ -291,7 +291,7 @@ class Ledger:
         if bucket is None or not terms.keeps_anything:
             return BucketState(terms)
         now = under_terms(bucket, terms.drain_mpct, terms.epoch, now_ns)
-        owed = owed_ns(now.empty_at_ns, now_ns) if terms.drain_mpct else 0
+        owed = debt_ns(now.empty_at_ns, now_ns) if terms.drain_mpct else 0
         return BucketState(terms, bucket.workers, owed)
 
     def estimate(self, ask: StatementCheck) -> Estimate:
@@ -303,9 +303,9 @@ class Ledger:
     def buckets(self) -> Iterator[Bucket]:
         return iter(self._buckets)
 
-    def owed_ns(self, bucket: Bucket, now_ns: int) -> int:
+    def debt_ns(self, bucket: Bucket, now_ns: int) -> int:
         """In CPU time."""
-        return cpu_ns(owed_ns(bucket.empty_at_ns, now_ns), bucket.rate_mpct, self.cpus_milli)
+        return cpu_ns(debt_ns(bucket.empty_at_ns, now_ns), bucket.rate_mpct, self.cpus_milli)
 
     def pattern(self, key: int) -> Pattern | None:
         return self._patterns.find(key)
@@ -372,7 +372,7 @@ class Ledger:
         if evicted is not None and evicted.empty_at_ns > now_ns:
             counts = self._counts(evicted.budget_key)
             counts.evicted += 1
-            counts.forgiven_ns += self.owed_ns(evicted, now_ns)
+            counts.forgiven_ns += self.debt_ns(evicted, now_ns)
         return place
 
     def charge(

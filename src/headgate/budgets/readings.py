@@ -100,7 +100,7 @@ class BucketReading:
     budget: str
     label: str
     """Of a bucket per distinct value, `tenant=acme`; empty for the budget's own."""
-    owed_ns: int
+    debt_ns: int
     """Of CPU."""
     capacity_ns: int | None
     """None: the budget has no capacity."""

@@ -371,10 +371,10 @@ class _Books:
         found = self._buckets.get((budget.name, self._labels.get(bucket_key, "")))
         if found is None or not terms.keeps_anything:
             return BucketState(terms)
-        owed_ns = 0
+        debt_ns = 0
         if terms.size_ns is not None and terms.rate_mpct:
-            owed_ns = drain_ns(found.owed_ns, terms.rate_mpct, terms.cpus_milli)
-        return BucketState(terms, found.running, owed_ns)
+            debt_ns = drain_ns(found.debt_ns, terms.rate_mpct, terms.cpus_milli)
+        return BucketState(terms, found.running, debt_ns)
 
     def estimate(self, ask: StatementCheck) -> Estimate:
         return self._cost

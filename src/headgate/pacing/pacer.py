@@ -76,8 +76,8 @@ class PaceBucket:
         self.pace = pace
         self.most = most_charged(pace, typical, interval_s)
         self.usual = MOST_TYPICAL * typical
-        most_owed = self.most if self.by_outlier else MAX_DEBT_S * pace.rate
-        self._tokens = min(pace.rate * BURST_S, max(self._tokens, -most_owed))
+        most_debt = self.most if self.by_outlier else MAX_DEBT_S * pace.rate
+        self._tokens = min(pace.rate * BURST_S, max(self._tokens, -most_debt))
 
     def fill(self, now: float) -> None:
         """A clock that stops or goes back adds nothing."""

@@ -97,7 +97,7 @@ class Reference:
         return self._ledger.estimate(ask)
 
     def buckets(self, now_ns: int) -> Mapping[int, tuple[Bucket, int]]:
-        return {b.key: (b, self._ledger.owed_ns(b, now_ns)) for b in self._ledger.buckets()}
+        return {b.key: (b, self._ledger.debt_ns(b, now_ns)) for b in self._ledger.buckets()}
 
     def counts(self, name: str) -> BudgetTotals:
         return self._ledger.counts.get(budget_key(name), BudgetTotals())
@@ -157,7 +157,7 @@ class Native:
         return self._ledger.estimate(ask)
 
     def buckets(self, now_ns: int) -> Mapping[int, tuple[Bucket, int]]:
-        owed = {view.key: view.owed_ns for view in self._ledger.view.buckets(now_ns)}
+        owed = {view.key: view.debt_ns for view in self._ledger.view.buckets(now_ns)}
         return {b.key: (b, owed[b.key]) for b in self._ledger.buckets()}
 
     def counts(self, name: str) -> BudgetTotals:

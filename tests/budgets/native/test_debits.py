@@ -68,10 +68,10 @@ def test_checks_and_statements_debit_one_bucket() -> None:
         StatementVerdict.BLOCK,
         Limit.BUCKET,
     )
-    assert (blocked.owed_ns, blocked.answer.retry_ns) == (600 * MS, 400 * MS)
+    assert (blocked.debt_ns, blocked.answer.retry_ns) == (600 * MS, 400 * MS)
     admitted = debits.debit(ETL, declared(300 * MS))
     assert admitted is not None
-    assert (admitted.answer.verdict, admitted.owed_ns) == (StatementVerdict.RUN, 600 * MS)
+    assert (admitted.answer.verdict, admitted.debt_ns) == (StatementVerdict.RUN, 600 * MS)
     assert server.runs(200 * MS, S) is StatementVerdict.BLOCK
     assert server.runs(100 * MS, S) is StatementVerdict.RUN
 

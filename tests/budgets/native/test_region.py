@@ -92,13 +92,13 @@ def test_buckets_show_what_they_owe_and_who_is_in_them() -> None:
     _, holding = made.take(etl(b"tenant=acme"), given(S))
     assert holding is not None
     (bucket,) = made.view.buckets(S)
-    assert (bucket.label, bucket.owed_ns, bucket.fill) == (b"tenant=acme", S, 0.5)
+    assert (bucket.label, bucket.debt_ns, bucket.fill) == (b"tenant=acme", S, 0.5)
     assert (bucket.statements, bucket.workers, bucket.live) == (1, 1, True)
     (later,) = made.view.buckets(2 * S)
-    assert later.owed_ns == 800_000_000
+    assert later.debt_ns == 800_000_000
     made.settle(holding, S, S)
     (emptied,) = made.view.buckets(10 * S)
-    assert (emptied.owed_ns, emptied.live) == (0, False)
+    assert (emptied.debt_ns, emptied.live) == (0, False)
 
 
 def test_counts_and_patterns_are_read_as_they_were_counted() -> None:
@@ -185,7 +185,7 @@ def raw() -> bytearray:
 def test_a_view_writes_nothing_and_needs_no_right_to() -> None:
     view = RegionView(bytes(raw()))
     assert view.head().version == 1
-    assert [bucket.owed_ns for bucket in view.buckets(S)] == [S]
+    assert [bucket.debt_ns for bucket in view.buckets(S)] == [S]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +220,7 @@ def test_a_policy_half_written_is_not_shown() -> None:
     view = RegionView(memory)
     assert view.policy() is None
     (bucket,) = view.buckets(S)
-    assert (bucket.owed_ns, bucket.fill) == (S, None)
+    assert (bucket.debt_ns, bucket.fill) == (S, None)
 
 
 def test_a_bucket_that_is_being_filled_is_left_out() -> None:

@@ -109,7 +109,7 @@ class _Book:
 
 class Charged(NamedTuple):
     answer: StatementAnswer
-    owed_ns: int | None
+    debt_ns: int | None
     """CPU, before it was charged; None: the budget has no bucket."""
     cpus_milli: int
 
@@ -150,7 +150,7 @@ class RegionDebits:
         else:
             _core().hg_take(*question, byref(holding))
         told = _answer(answer)
-        charged = Charged(told, self._owed_ns(told, holding, ask), int(self._head.cpus_milli))
+        charged = Charged(told, self._debt_ns(told, holding, ask), int(self._head.cpus_milli))
         if not only_look:
             self._close(book, matches, answer, holding, ask)
         return charged
@@ -171,7 +171,7 @@ class RegionDebits:
             question = (self._address, book.policy, byref(matches), byref(answer))
             _core().hg_count_block(*question, False, ask.wall_ms)
 
-    def _owed_ns(
+    def _debt_ns(
         self, answer: StatementAnswer, holding: HgHolding, ask: StatementCheck
     ) -> int | None:
         if answer.decided_by is Limit.BUCKET:

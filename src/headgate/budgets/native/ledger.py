@@ -239,10 +239,10 @@ class NativeLedger:
     def buckets(self) -> Iterator[Bucket]:
         return (_bucket(view) for view in self.view.buckets(0))
 
-    def owed_ns(self, bucket: Bucket, now_ns: int) -> int:
+    def debt_ns(self, bucket: Bucket, now_ns: int) -> int:
         """In CPU time."""
         views = {view.key: view for view in self.view.buckets(now_ns)}
-        return views[bucket.key].owed_ns if bucket.key in views else 0
+        return views[bucket.key].debt_ns if bucket.key in views else 0
 
     @property
     def counts(self) -> dict[int, BudgetTotals]:

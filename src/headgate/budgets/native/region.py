@@ -14,7 +14,7 @@ from ctypes import Structure, c_uint64
 from dataclasses import dataclass
 from typing import TypeVar
 
-from headgate.budgets.bucket import cpu_ns, owed_ns, server_ns
+from headgate.budgets.bucket import cpu_ns, debt_ns, server_ns
 from headgate.budgets.cost import NO_LINE, CostLine, Pattern
 from headgate.budgets.native.layout import (
     POLICY_MAGIC,
@@ -109,7 +109,7 @@ class BucketView:
     key: int
     budget_key: int
     label: bytes
-    owed_ns: int
+    debt_ns: int
     """Of CPU."""
     fill: float | None
     """debt / capacity by the policy in force; None: it has no capacity, or no such budget."""
@@ -124,7 +124,7 @@ class BucketView:
     @property
     def live(self) -> bool:
         """Else it is a free place, for another bucket."""
-        return self.owed_ns > 0 or self.statements > 0
+        return self.debt_ns > 0 or self.statements > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,13 +275,13 @@ class RegionView:
         bucket = HgBucket.from_buffer_copy(self._memory, at)
         if self._word(self._places.bucket_keys_at + index * _WORD) != key:
             return None  # it has become another's while it was read
-        owed = owed_ns(bucket.empty_at_ns, now_ns)
+        owed = debt_ns(bucket.empty_at_ns, now_ns)
         owed = cpu_ns(owed, bucket.rate_mpct, self._places.cpus_milli)
         capacity_ns = capacities_ns.get(bucket.budget_key)
         return BucketView(
             key=key,
             label=bytes(bucket.label[: bucket.label_length]),
-            owed_ns=owed,
+            debt_ns=owed,
             fill=owed / capacity_ns if capacity_ns else None,
             **_fields(bucket, "budget_key", "statements", "workers", "admitted"),
             **_fields(bucket, "rate_mpct", "epoch", "empty_at_ns", "refunded_ns"),

@@ -89,8 +89,8 @@ class RegionLedger:
             if not reached.debits.is_on:
                 why = "traffic control is switched off in the server itself"
             return self._rests(budget, cost_ns, why)
-        answer, owed_ns, cpus_milli = charged
-        return debit_of(budget, answer, owed_ns, cpus_milli, self.describe())
+        answer, debt_ns, cpus_milli = charged
+        return debit_of(budget, answer, debt_ns, cpus_milli, self.describe())
 
     def _rests(self, budget: Budget, cost_ns: int, why: str) -> DebitResult:
         note = f"budget {budget.name} is not charged: {why}"

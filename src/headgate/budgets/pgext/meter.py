@@ -197,7 +197,7 @@ def _buckets(
         yield BucketReading(
             budget=name,
             label=bucket.label.decode(errors="replace"),
-            owed_ns=bucket.owed_ns,
+            debt_ns=bucket.debt_ns,
             capacity_ns=_capacity_ns(budget, head.cpus_milli),
             fill=bucket.fill,
             running=bucket.workers,
