@@ -45,7 +45,7 @@ Output = Annotated[
     Path,
     typer.Option(
         "--output", "-o", metavar="FILE", show_default=False,
-        help="Where to write the settings file.",
+        help="Where to put it.",
     ),
 ]  # fmt: skip
 PasswordFile = Annotated[
