@@ -276,9 +276,9 @@ def test_a_replica_without_a_metric_that_none_can_have_is_healthy() -> None:
     gap: dict[str, Any] = {"state": "unavailable", "value": None, "cause": "unsupported"}
     for name, word in (("commit_delay", "healthy"), ("lag", "unavailable")):
         readings = [reading("pool_usage"), reading(name, **gap)]
-        asides: dict[str, Any] = {"asides": {name: "no such"}}
-        asides["aside_kinds"] = {name: "unsupported"}
-        doc = shard(seat("db-a"), seat("db-b", readings=readings, **asides))
+        skipped_metrics: dict[str, Any] = {"skipped_metrics": {name: "no such"}}
+        skipped_metrics["skip_kinds"] = {name: "unsupported"}
+        doc = shard(seat("db-a"), seat("db-b", readings=readings, **skipped_metrics))
         [row] = [row for row in tree(doc) if row.member.member == "db-b"]
         assert row.word == word
         assert any("skipped for" in note.text for note in row.notes) == (name == "lag")

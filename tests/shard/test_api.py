@@ -222,9 +222,9 @@ def test_a_skipped_member_is_shown_with_why_and_until_when() -> None:
 
 def test_a_metric_that_a_standby_cannot_have_is_no_advice() -> None:
     """A12: it would be there for as long as the standby is."""
-    asides = {"commit_delay": "a standby takes no commits", "lag": "no replication"}
-    kinds = dict.fromkeys(asides, "unsupported")
-    [line] = told(member(asides=asides, aside_kinds=kinds))
+    skipped_metrics = {"commit_delay": "a standby takes no commits", "lag": "no replication"}
+    kinds = dict.fromkeys(skipped_metrics, "unsupported")
+    [line] = told(member(skipped_metrics=skipped_metrics, skip_kinds=kinds))
     assert line == "main: db-b is skipped for lag: no replication"
 
 

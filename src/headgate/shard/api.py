@@ -468,7 +468,7 @@ def _skips(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
 def is_without(member: MemberDoc, metric: str) -> bool:
     """Its server cannot have this metric, and nothing is wrong: a standby takes no commits. Lag is
     what a replica is watched for."""
-    return metric != "lag" and member.aside_kinds.get(metric) == "unsupported"
+    return metric != "lag" and member.skip_kinds.get(metric) == "unsupported"
 
 
 def _newcomer(doc: ShardDoc, member: MemberDoc) -> Iterator[str]:
