@@ -185,6 +185,12 @@ def test_a_check_that_reaches_the_metrics_ends_the_wait() -> None:
     agree([ask, Change("fairness", 0.2), ratio, ask, Change("time", 0.3), none, ask, ratio, ask])
 
 
+def test_freno_shows_no_value_that_has_become_stale() -> None:
+    """The rule's metric decides, and freno's number is the lag. It ages without a new reading."""
+    ask = Ask(8, 1, True)
+    agree([Change("rules", 6), ask, Change("time", 4.99), ask, Change("time", 0.3), ask])
+
+
 def agree(steps: Sequence[Ask | Change]) -> None:
     kept, fresh = Door(), Door()
     for step in steps:

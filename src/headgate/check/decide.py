@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from headgate.base.names import ANONYMOUS, MetricRef, Scope
-from headgate.check.health import Health, MetricStatus, Selection, not_rolled_up, steady_until
+from headgate.check.health import Health, MetricStatus, Selection, not_rolled_up
 from headgate.check.model import PASSING, Activity, Check, Decision, Finding, State, Verdict
 from headgate.metrics.model import AbsencePolicy, Comparison
 from headgate.metrics.samples import Cause, Instant
@@ -174,7 +174,7 @@ class Steady(NamedTuple):
     """The least one; 0 for an admission."""
 
 
-def steady_of(decision: Decision) -> Steady | None:
+def steady_of(decision: Decision, until_s: float) -> Steady | None:
     """None where the client, its dice, its budget or a reading without a value has a say in it."""
     check, health, applied = decision.check, decision.health, decision.applied
     if health is None or health.lacks_any or check.identity is ANONYMOUS or check.budget:
@@ -186,7 +186,6 @@ def steady_of(decision: Decision) -> Steady | None:
         if not decision.failing or decision.verdict is _WRONG_AGENT:
             return None
         wait_s = _retry_after(decision.failing, 0.0)
-    until_s = steady_until(health, decision.at.mono_s)
     return Steady(health, applied, decision.verdict, until_s, wait_s)
 
 

@@ -7,7 +7,6 @@ Parsing happens once, in `prepare`; the closure is what the listener may keep an
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +24,7 @@ from headgate.check.answers import (
 )
 from headgate.check.checker import Checker
 from headgate.check.decide import Steady, steady_of
+from headgate.check.health import FOREVER, steady_until
 from headgate.check.model import Check, Decision, Verdict
 from headgate.check.questions import (
     FRENO_ROUTES,
@@ -264,7 +264,10 @@ class Rendering:
         body = self._body_of(decision) if self._body_of is not None else b""
         status, head_only = self._statuses[decision.verdict], self._body_of is None
         has_ages = self.with_ages or decision.verdict is not _OK
-        until = decision.at.mono_s + AGES_KEPT_S if has_ages and not head_only else math.inf
+        now_s, health = decision.at.mono_s, decision.health
+        until = FOREVER if health is None else steady_until(health, now_s)
+        if has_ages and not head_only:
+            until = min(until, now_s + AGES_KEPT_S)
         rendered = Rendered(decision, status, body, until, head_only=head_only)
         if not own:
             self._keep(rendered, decision)
@@ -298,9 +301,7 @@ class Rendered:
         self._wholes: dict[int | None, bytes] = {}
         """Where the body is the same for every client: all of the response, by Retry-After."""
         self.by = decided_by(decision)
-        self.steady: Steady | None = steady_of(decision)
-        if self.steady is not None and until < self.steady.until_s:
-            self.steady = self.steady._replace(until_s=until)
+        self.steady: Steady | None = steady_of(decision, until)
 
     def fits(self, decision: Decision) -> bool:
         mine = self._decision
