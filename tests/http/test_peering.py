@@ -329,12 +329,15 @@ def test_members_are_added_and_removed(served: Agent) -> None:
         {"url": "https://db-d/path", "database": "main"},
         {"url": "https://db-d", "database": "../main"},
         {"url": 3, "database": "main"},
+        {"url": "https://db-d", "database": 60},
     ],
     ids=str,
 )
 def test_a_member_without_an_address_is_rejected(served: Agent, body: Any) -> None:
+    """A number where a name belongs lacks no unit."""
     reply = change(served, "PUT", ADD, body)
     assert reply.status == 400 and reply.json["title"] == "Bad Request"
+    assert "unit" not in reply.json["detail"]
     assert b"hunter2" not in reply.body
     assert "db-d" not in served.shards.peers
 

@@ -303,8 +303,10 @@ def _misread(name: str, text: Any, schema: Mapping[str, Any]) -> InvalidRequest:
 
 def unitless(value: object, schema: Mapping[str, Any]) -> str:
     """Of a number where a time belongs: what it could mean; empty for anything else."""
-    text = str(value)
-    if not BARE.fullmatch(text) or not re.search(schema.get("pattern", "$^"), f"{text}m"):
+    text, pattern = str(value), schema.get("pattern", "$^")
+    # A name may well be a number, or end in m.
+    is_time = re.search(pattern, f"{text}m") and not re.search(pattern, text)
+    if not BARE.fullmatch(text) or not is_time:
         return ""
     return f"is {text}, which has no unit: {text}s or {text}m?"
 
