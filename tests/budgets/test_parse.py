@@ -8,11 +8,19 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headgate.base.places import with_lines
-from headgate.budgets.limits import BUDGET_SETTINGS, instant_text, parse_instant_ms
+from headgate.budgets.limits import (
+    AMOUNTS,
+    BUDGET_SETTINGS,
+    LimitSetting,
+    amount_of,
+    amount_told,
+    instant_text,
+    parse_instant_ms,
+)
 from headgate.budgets.parse import (
     MAX_FAULTS,
     parse_budget,
@@ -385,3 +393,16 @@ def test_an_end_is_written_as_a_date_and_time(at: datetime) -> None:
 
 def test_an_end_beyond_the_calendar_is_written_in_seconds() -> None:
     assert parse_instant_ms(instant_text(10**15)) == 10**15
+
+
+WITH_UNITS = [row for row in BUDGET_SETTINGS.values() if row.kind in AMOUNTS]
+
+
+@given(st.sampled_from(WITH_UNITS), st.integers(0, 6_000_000))
+@example(BUDGET_SETTINGS["capacity"], 1)
+@example(BUDGET_SETTINGS["capacity"], 1_234_567)
+def test_a_limit_is_shown_as_it_can_be_typed_again(row: LimitSetting, thousandths: int) -> None:
+    """Opened in a form and saved, no limit changes."""
+    assert row.high is not None
+    limit = thousandths % (row.high * 1000 + 1) / 1000
+    assert amount_of(row.kind, amount_told(row.name, limit)) == limit

@@ -101,9 +101,9 @@ def amount_told(name: str, value: Any) -> Any:
     row = BUDGET_SETTINGS.get(name)
     if row is None or row.kind not in AMOUNTS or not isinstance(value, int | float):
         return value
-    if row.kind == "percent":
-        return f"{value:g}%"
-    return f"{value if row.kind == 'seconds' else value / 100:g}s"
+    amount = value if row.kind in ("percent", "seconds") else value / 100
+    # All digits that a limit may have: what is typed again must be the same limit.
+    return f"{amount:.5f}".rstrip("0").rstrip(".") + ("%" if row.kind == "percent" else "s")
 
 
 # --- readers -------------------------------------------------------------------------------
