@@ -184,8 +184,8 @@ def test_events_in_prometheus() -> None:
     again(ONE_OF_EACH[0])
     text = prometheus_client.generate_latest(registry).decode()
     for line in (
-        'headgate_client_asked_total{app="etl:nightly",database="main",verdict="OK"} 2.0',
-        'headgate_client_asked_total{app="etl:nightly",database="main",verdict="none"} 1.0',
+        'headgate_client_checks_total{app="etl:nightly",database="main",verdict="OK"} 2.0',
+        'headgate_client_checks_total{app="etl:nightly",database="main",verdict="none"} 1.0',
         'headgate_client_wait_seconds_count{app="etl:nightly",database="main"} 3.0',
         'headgate_client_unthrottled_total{app="etl:nightly",database="main"} 1.0',
         'headgate_client_stopped_total{app="etl:nightly",database="main"} 1.0',
@@ -215,7 +215,7 @@ def test_events_in_opentelemetry() -> None:
     found = {m.name: m for scope in resource.scope_metrics for m in scope.metrics}
     asked = {
         point.attributes["verdict"]: point.value
-        for point in found["headgate.client.asked"].data.data_points
+        for point in found["headgate.client.checks"].data.data_points
     }
     assert asked == {"OK": 1, "none": 1}
     assert found["headgate.client.wait"].unit == "s"

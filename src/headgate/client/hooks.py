@@ -31,7 +31,7 @@ class Instrument(NamedTuple):
 
 _WHO = ("app", "database")
 INSTRUMENTS: dict[str, Instrument] = {
-    "headgate_client_asked": Instrument(
+    "headgate_client_checks": Instrument(
         "counter", "Checks, by verdict; `none`: no agent answered.", (*_WHO, "verdict")
     ),
     "headgate_client_answer_seconds": Instrument(
@@ -70,7 +70,7 @@ class Measure(NamedTuple):
 def measures_of(event: events.Event) -> Iterator[Measure]:
     match event:
         case events.Checked(app, databases, _, verdict, took_s):
-            yield _one("asked", app, _joined(databases), verdict or NO_ANSWER)
+            yield _one("checks", app, _joined(databases), verdict or NO_ANSWER)
             if verdict is not None:
                 yield Measure("headgate_client_answer_seconds", took_s, (app,))
         case events.Rejected(app, databases, answer):
@@ -206,7 +206,7 @@ def _made_prometheus(name: str, row: Instrument, registry: Any) -> Any:
 
 
 def opentelemetry(meter: Any = None) -> Callable[[events.Event], None]:
-    """By `meter`, by default the global provider's. Names have dots: `headgate.client.asked`."""
+    """By `meter`, by default the global provider's. Names have dots: `headgate.client.checks`."""
     if meter is None:
         library = needed("opentelemetry.metrics", "opentelemetry-api", "opentelemetry")
         meter = library.get_meter("headgate.client")
