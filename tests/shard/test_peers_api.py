@@ -372,6 +372,7 @@ def test_what_is_too_much_to_send_is_cut_to_what_is_taken() -> None:
         ("https://db-b:8087", ("https://db-b:8087", True, "db-b", 8087)),
         ("http://db_b.internal:80/", ("http://db_b.internal:80", False, "db_b.internal", 80)),
         ("http://[::1]:8087", ("http://[::1]:8087", False, "::1", 8087)),
+        ("http://[::FFFF:10.0.0.7]", ("http://[::FFFF:10.0.0.7]", False, "::ffff:10.0.0.7", 80)),
         ("https://db-b", ("https://db-b", True, "db-b", 443)),
         ("http://10.0.0.7", ("http://10.0.0.7", False, "10.0.0.7", 80)),
     ],
@@ -385,7 +386,8 @@ def test_addresses(text: str, parsed: tuple[str, bool, str, int]) -> None:
     "text",
     ["", "db-b:8087", "ftp://db-b", "https://", "https://:8087", "https://u:hunter2@db-b",
      "https://db-b/v1", "https://db-b?token=hunter2", "https://db-b:99999", "https://db-b:0",
-     "https://[::1", "https://db b", "https://db-b\r\nX: y", "https://" + "x" * 600],
+     "https://db-b:Ie", "https://[::1", "https://[1::2::3]", "https://db-b[::1]", "https://db b",
+     "https://db-b\r\nX: y", "https://" + "x" * 600],
 )  # fmt: skip
 def test_what_is_no_address_is_rejected_without_being_repeated(text: str) -> None:
     with pytest.raises(InvalidName) as rejected:

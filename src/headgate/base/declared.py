@@ -512,10 +512,12 @@ def _kind(value: object) -> str:
 # --- how long, and until when ----------------------------------------------------------------
 
 _DATE_TIME = re.compile(
-    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(\.\d{1,9})?)?(Z|z|[+-]\d\d:\d\d)"
+    r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d)(?::(\d\d)(\.\d{1,9})?)?(Z|z|[+-]\d\d:\d\d)",
+    re.ASCII,
 )
 _DATE = "[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])"
 _CLOCK = r"([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9](\.[0-9]{1,9})?)?"
+_ZONE = "([Zz]|[+-][0-9]{2}:[0-9]{2})"
 _SECONDS = {"type": "number", "exclusiveMinimum": 0, "maximum": 1e12}
 
 
@@ -530,7 +532,10 @@ def parse_for(value: object) -> float:
 @reads(
     {
         "anyOf": [
-            {"type": "string", "pattern": f"^{_DATE}T{_CLOCK}(Z|[+-][0-9]{{2}}:[0-9]{{2}})$"},
+            {
+                "type": "string",
+                "pattern": f"^{_DATE}[Tt ]{_CLOCK}([Zz]|[+-][0-9]{{2}}:[0-9]{{2}})$",
+            },
             _SECONDS,
         ]
     }
@@ -538,7 +543,7 @@ def parse_for(value: object) -> float:
 def parse_date_time(value: object) -> float:
     """RFC 3339 text, or wall-clock seconds; a time without a zone could be anybody's."""
     if not isinstance(value, str):
-        return number(0, 1e12)(value)
+        return number(0, 1e12, above_low=True)(value)
     match = _DATE_TIME.fullmatch(value)
     if match is None:
         raise ValueError(f"is {value!r}, must read like 2024-05-17T16:00:00Z or …+02:00")

@@ -4,7 +4,7 @@ past, and starvation."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -20,6 +20,7 @@ from headgate.history.starvation import LOOK, Culprit, Starved
 from headgate.history.timeline import Runs, Sums, Timeline, sums_of
 from headgate.rules.api import MatchDoc
 from headgate.rules.matching import Kind, Rule
+from headgate.rules.settings import rule_schema
 
 When = Callable[[float], str]
 """Wall-clock seconds as ISO 8601."""
@@ -200,7 +201,7 @@ class ReplayDoc(msgspec.Struct, frozen=True):
 
 
 class ReplayBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    rule: dict[str, Any]
+    rule: Annotated[dict[str, Any], msgspec.Meta(extra_json_schema=rule_schema({}))]
     """As for POST /v1/rules."""
     since: Span = "1h"
     """How long ago it begins."""

@@ -65,7 +65,7 @@ from headgate.rules.api import explain_rules, match_doc
 from headgate.rules.matching import EVERYONE, Rule
 from headgate.rules.schedules import windows_of
 from headgate.rules.service import RuleKeeper
-from headgate.rules.settings import RuleSpec, parse_rule
+from headgate.rules.settings import RuleSpec, parse_rule, without_nulls
 
 MAX_SINCE_S = 366 * 86_400.0
 MAX_CLIENT_ROWS = 20_000
@@ -295,7 +295,7 @@ class Watching:
 
     def _rule(self, body: ReplayBody, since_s: float, now_s: float) -> Rule:
         spec = parse_rule(
-            body.rule,
+            without_nulls(body.rule),
             rule_id=PROPOSED,
             author="replay",
             wall_s=now_s,

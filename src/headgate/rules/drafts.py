@@ -52,6 +52,7 @@ from headgate.rules.settings import (
     parse_kept,
     parse_rule,
     parse_target,
+    without_nulls,
     written,
 )
 
@@ -268,7 +269,7 @@ class RuleDrafts:
         new_end = any(raw.get(key) is not None for key in PAIRED)
         if not new_end:
             merged |= {"for": None, "expires_at": rule.expires_at}
-        merged = {key: value for key, value in merged.items() if value is not None}
+        merged = without_nulls(merged)
         # Limits that stay as they are may bite by now: that is what they are there for.
         known = self.known_metrics if "thresholds" in raw else self._known_without_values
         parsed = self.parsed(

@@ -53,6 +53,7 @@ from headgate.rules.settings import (
     RuleSpec,
     parse_kept,
     rule_schema,
+    without_nulls,
 )
 
 SUSPENSION_SETTINGS = table((Setting("reason", "Why it is suspended at this agent.", text()),))
@@ -136,7 +137,7 @@ class Ruling:
     # --- changing --------------------------------------------------------------------------
 
     async def add_rule(self, call: _Change) -> Response:
-        who, dry_run, body = call.who, call.query.dry_run, _settings(call.body)
+        who, dry_run, body = call.who, call.query.dry_run, without_nulls(call.body)
         reach = await self._logs.reach(reach_in(body, "rule"), body.get("database"))
         body.pop(REACH, None)
         book, rule_id = self._book(reach), body.get("id")
@@ -148,7 +149,7 @@ class Ruling:
         return _one(self._changed(await self._made(book, put)), created=not dry_run)
 
     async def favor(self, call: _Change) -> Response:
-        dry_run, body = call.query.dry_run, _settings(call.body)
+        dry_run, body = call.query.dry_run, without_nulls(call.body)
         sections = frozenset({REACH})
         values, faults = read_table(body, FAVOR_SETTINGS, place="favor", sections=sections)
         if faults:
@@ -401,10 +402,6 @@ def _one(docs: Sequence[RuleDoc], *, created: bool = False) -> Response:
     if created:
         headers["Location"] = f"{_RULES}/{doc.id}"
     return json_response(doc, status=201 if created else 200, headers=headers)
-
-
-def _settings(body: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in body.items() if value is not None}
 
 
 MAX_TARGET_CHARS = 200

@@ -377,6 +377,11 @@ PAIRED = ("for", "expires_at")
 # --- parsing -------------------------------------------------------------------------------
 
 
+def without_nulls(body: Mapping[str, Any]) -> dict[str, Any]:
+    """In a request, null is the same as leaving a setting out."""
+    return {key: value for key, value in body.items() if value is not None}
+
+
 def parse_rule(
     raw: object,
     *,

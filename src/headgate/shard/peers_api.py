@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping
 from itertools import islice
 from typing import Annotated, NamedTuple
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -424,8 +424,18 @@ def _activity(word: str) -> Activity:
 
 # --- where another agent is ----------------------------------------------------------------
 
-URL_SCHEMA = {"pattern": r"^https?://[A-Za-z0-9._:\[\]-]+/?$", "maxLength": MAX_URL_CHARS}
-_URL = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+/?")
+_HEX = "[0-9A-Fa-f]{1,4}"
+_BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
+_IPV6 = [
+    f"({_HEX}:){{7}}{_HEX}",
+    f"({_HEX}:){{1,7}}:",
+    *(f"({_HEX}:){{1,{7 - n}}}(:{_HEX}){{1,{n}}}" for n in range(1, 7)),
+    f":((:{_HEX}){{1,7}}|:)",
+    rf"::([Ff]{{4}}:)?({_BYTE}\.){{3}}{_BYTE}",
+]
+_PORT = "[1-9][0-9]{0,3}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5]"
+_URL = rf"https?://([A-Za-z0-9._-]+|\[({'|'.join(_IPV6)})\])(:(0*({_PORT}))?)?/?"
+URL_SCHEMA = {"pattern": f"^{_URL}$", "maxLength": MAX_URL_CHARS}
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -443,21 +453,12 @@ class PeerUrl(NamedTuple):
 
 def parse_peer_url(text: str) -> PeerUrl:
     """Or InvalidName, which does not repeat what may hold a secret."""
-    url = _split(text)
-    if url is None or not url.hostname:
+    if len(text) > MAX_URL_CHARS or not re.fullmatch(_URL, text):
         raise InvalidName(
             "the url of another agent must be like https://db1:8087, without a path, user or "
             "password (a token belongs in token_file of [peers])"
         )
+    url = urlsplit(text)
+    assert url.hostname, "the pattern has one"
     port = _DEFAULT_PORTS[url.scheme] if url.port is None else url.port
     return PeerUrl(text.rstrip("/"), url.scheme == "https", url.hostname, port)
-
-
-def _split(text: str) -> SplitResult | None:
-    if len(text) > MAX_URL_CHARS or not _URL.fullmatch(text):
-        return None
-    try:
-        url = urlsplit(text)
-        return url if url.port != 0 else None
-    except ValueError:  # A port beyond 65535, brackets that do not match.
-        return None
