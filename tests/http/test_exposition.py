@@ -193,6 +193,9 @@ def test_an_idle_database_is_neither_healthy_nor_at_fault(
     assert status["reason"] == "main: the next check wakes it (about 1 s)"
     [lag] = [m for m in status["metrics"] if m["metric"] == "lag"]
     assert (lag["state"], lag["cause"]) == ("idle", cause.value)
+    explained = served.ask("GET", "/v1/explain?app=etl&database=main").json
+    assert (explained["idle"], explained["needed"]) == (True, [])
+    assert explained["reason"] == status["reason"]
 
 
 def test_a_fault_of_an_idle_database_stays_one(serve: Serve) -> None:
@@ -204,6 +207,7 @@ def test_a_fault_of_an_idle_database_stays_one(serve: Serve) -> None:
     assert value(samples, "headgate_database_admitting", database="main") == 0
     status = served.ask("GET", "/v1/status").json["databases"][0]
     assert (status["idle"], status["verdict"]) == (False, "METRIC_UNAVAILABLE")
+    assert served.ask("GET", "/v1/explain?app=etl&database=main").json["idle"] is False
 
 
 @pytest.mark.parametrize(

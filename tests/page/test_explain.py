@@ -10,7 +10,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 import pytest
 
-from headgate.present.explain import StepMark
+from headgate.check.reasons import WAKES
+from headgate.present.explain import StepMark, explain_view
 from headgate.present.explain import explained as presented
 from headgate.rules.api import ExplainDoc
 from tests.http.serving import LOOPS, VIEWER, Served, serving
@@ -83,6 +84,23 @@ def test_the_step_that_rejects_is_marked_and_those_behind_it_are_not_reached(
     assert found[at].mark is StepMark.REJECTS
     assert all(one.mark is StepMark.UNREACHED for one in found[at + 1 :])
     assert StepMark.REJECTS not in [one.mark for one in found[:at]]
+
+
+def test_a_check_that_would_wake_an_idle_database_is_not_called_rejected(served: Served) -> None:
+    doc = explained(served, "etl")
+    doc = msgspec.structs.replace(
+        doc, verdict="METRIC_UNAVAILABLE", admitted=False, idle=True, reason=f"main: {WAKES}"
+    )
+    found = presented(doc)
+    assert (found.word, found.tone, found.why) == (
+        "idle",
+        "",
+        "The next check wakes it (about 1 s)",
+    )
+    assert marks(doc)["metrics"] is StepMark.IDLE and marks(doc)["pacing"] is StepMark.UNREACHED
+    assert StepMark.REJECTS not in marks(doc).values()
+    first, why = (str(block) for block in explain_view(doc)[:2])
+    assert "IDLE" in first and "REJECTED" not in first and "wakes it" in why
 
 
 # --- an identity --------------------------------------------------------------------------------

@@ -53,7 +53,9 @@ class ClientRoutes:
         if call.query.at:
             return await self._watching.explain_at(call, call.query.at)
         check, checker = check_of(call.query), self._views.parts.checker
-        doc = explain_doc(checker.explain(check), checker.rules)
+        decision = checker.explain(check)
+        idle = self._views.idles(check.database, decision.at)
+        doc = explain_doc(decision, checker.rules, idle=idle)
         return json_response(msgspec.structs.replace(doc, pace=self._views.pace(check.database)))
 
     async def clients(self, call: Plain) -> Response:

@@ -27,6 +27,7 @@ class StepMark(Enum):
     PASSES = "passes"
     REJECTS = "rejects"
     NOTHING = "does not apply"
+    IDLE = "idle"
     UNREACHED = "not reached"
 
 
@@ -49,7 +50,9 @@ class ExplainStep:
     @property
     def is_telling(self) -> bool:
         """Worth a line where room is scarce."""
-        return self.mark in _TONES and bool(self.lines or self.rules or self.metrics)
+        return (self.mark in _TONES or self.mark is StepMark.IDLE) and bool(
+            self.lines or self.rules or self.metrics
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,8 @@ def explained(doc: ExplainDoc) -> Explained:
     chance = chance_text(doc)
     tone: Tone = "bad" if not doc.admitted else "warned" if chance else "good"
     word = f"admitted {chance}".rstrip() if doc.admitted else "rejected"
+    if doc.idle:
+        tone, word = "", "idle"
     return Explained(
         doc=doc,
         title=f"{doc.app} on {doc.database}",
@@ -84,7 +89,10 @@ def explain_view(doc: ExplainDoc) -> list[Block]:
     found = explained(doc)
     word = found.word.replace("admitted", "ADMITTED", 1).replace("rejected", "REJECTED", 1)
     word = word if doc.admitted else f"{word}  {doc.verdict}"
-    blocks: list[Block] = [line(f"{found.title}  would be ", Said(word, found.tone))]
+    said = (f"{found.title}  would be ", Said(word, found.tone))
+    if doc.idle:
+        said = (f"{found.title}  ", Said("IDLE"))
+    blocks: list[Block] = [line(*said)]
     blocks += [line(told) for told in (found.why, found.summary) if told]
     if doc.needed:
         blocks += [line(), line(found.needed_title), *(line(f"  · {one}") for one in doc.needed)]
@@ -102,6 +110,8 @@ def _told(step: ExplainStep) -> Iterator[Block]:
 
 def _why(doc: ExplainDoc) -> str:
     reason = bare_reason(doc)
+    if doc.idle:
+        return reason[:1].upper() + reason[1:]
     if doc.admitted or doc.retry_after_ms is None:
         return reason
     retry = f"Retry after {duration(doc.retry_after_ms / 1000)}."
@@ -154,7 +164,8 @@ def _steps(doc: ExplainDoc) -> tuple[ExplainStep, ...]:
     stopped = _stopped_at(doc)
     names = [step.name for step in steps]
     at = names.index(stopped) if stopped else len(steps)
-    rejects = [replace(step, mark=StepMark.REJECTS) for step in steps[at : at + 1]]
+    mark = StepMark.IDLE if doc.idle else StepMark.REJECTS
+    rejects = [replace(step, mark=mark) for step in steps[at : at + 1]]
     unreached = [replace(step, mark=StepMark.UNREACHED) for step in steps[at + 1 :]]
     return (*steps[:at], *rejects, *unreached)
 

@@ -17,6 +17,7 @@ from headgate.check.answers import AnswerDoc, answer_doc
 from headgate.check.decide import findings
 from headgate.check.model import PASSING, Decision, Finding, State, Verdict
 from headgate.check.reasons import (
+    WAKES,
     describe,
     duration,
     exemption_of,
@@ -141,6 +142,8 @@ class ExplainDoc(AnswerDoc, frozen=True):
     applies."""
     pace: PaceDoc | None = None
     """Pacing for all clients of the database; null if nothing is paced."""
+    idle: bool = False
+    """Rejected only because nobody checks the database: a check would wake it. As in status."""
 
 
 class RuleMatch(NamedTuple):
@@ -318,19 +321,23 @@ def _match_state(book: RuleBook, rule: Rule, wall_s: float, applies: set[str]) -
     return "suspended" if rule.id in book.suspended else "shadowed"
 
 
-def explain_doc(decision: Decision, book: RuleBook) -> ExplainDoc:
-    """The answer, with what led to it and what would have to change."""
+def explain_doc(decision: Decision, book: RuleBook, *, idle: bool = False) -> ExplainDoc:
+    """The answer, with what led to it and what would have to change. `idle`: of the database."""
     check, wall_s = decision.check, decision.at.wall_s
     matches = explain_rules(book, check.identity, check.database, wall_s)
     answer = answer_doc(decision, detail=True)
     fields = {name: getattr(answer, name) for name in AnswerDoc.__struct_fields__}
+    idle = idle and decision.verdict is Verdict.METRIC_UNAVAILABLE
+    if idle:
+        fields["reason"] = f"{check.database}: {WAKES}"
     if told := odds_of(decision):
-        fields["reason"] = "; ".join(filter(None, [answer.reason, told]))
+        fields["reason"] = "; ".join(filter(None, [fields["reason"], told]))
     return ExplainDoc(
         **fields,
+        idle=idle,
         odds=decision.odds,
         matched=[match_doc(m, wall_s) for m in matches],
-        needed=needed_of(decision),
+        needed=() if idle else needed_of(decision),
         fairness=fairness_of(decision) or None,
     )
 
