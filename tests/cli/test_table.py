@@ -125,7 +125,14 @@ def test_nothing_said_is_answered_with_help(run: Run, group: tuple[str, ...]) ->
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"), [(("stauts",), "status"), (("budget", "lst"), "list")], ids=str
+    ("typed", "meant"),
+    [
+        (("stauts",), "status"),
+        (("budget", "lst"), "list"),
+        (("rule", "favor"), "headgate favor"),
+        (("lift",), "headgate rule lift"),
+    ],
+    ids=str,
 )
 def test_a_misspelt_command_is_answered_with_the_nearest(
     run: Run, typed: tuple[str, ...], meant: str
@@ -134,6 +141,12 @@ def test_a_misspelt_command_is_answered_with_the_nearest(
     assert ran.code == 2
     assert f"No such command '{typed[-1]}'. Did you mean " in ran.err
     assert repr(meant) in ran.err
+
+
+def test_as_is_answered_with_the_argument_where_a_client_is_one(run: Run) -> None:
+    ran = run("history", "--as", "etl:nightly")
+    assert ran.code == 2
+    assert "history takes a client without --as: headgate history etl:nightly" in ran.err
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,12 @@ class ListedCommand(TyperCommand):
         self._row = row
 
     def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
-        return self.load().make_context(info_name, args, parent=parent, **extra)
+        command = self.load()
+        options = {option for param in command.params for option in param.opts}
+        if "--as" in args and "app" in options and "--as" not in options:
+            message = f"{info_name} takes a client without --as: headgate {info_name} etl:nightly"
+            raise typer.BadParameter(message, ctx=parent)
+        return command.make_context(info_name, args, parent=parent, **extra)
 
     def get_short_help_str(self, limit: int = 0) -> str:
         """The whole line, wrapped where it is printed: cut short, it does not help."""
@@ -65,6 +70,10 @@ class ListedGroup(TyperGroup):
     def get_short_help_str(self, limit: int = 0) -> str:
         return self._about
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        _fail_with_home(ctx, self.commands, args)
+        return super().resolve_command(ctx, args)
+
 
 class DefaultGroup(ListedGroup):
     """`headgate shard main` is `headgate shard show main`."""
@@ -93,6 +102,21 @@ class Root(TyperGroup):
     def __init__(self, **attrs: Any) -> None:
         groups = {name: _group(name, group) for name, group in GROUPS.items()}
         super().__init__(**{**attrs, "commands": {**_listed(COMMANDS), **groups}})
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        _fail_with_home(ctx, self.commands, args)
+        return super().resolve_command(ctx, args)
+
+
+def _fail_with_home(ctx: Any, commands: Mapping[str, Any], args: list[str]) -> None:
+    """`rule favor` is `favor`, and `hold` is `rule hold`: say so, where a name is elsewhere."""
+    if not args or args[0] in commands:
+        return
+    name = args[0]
+    homes = [f"headgate {name}"] if name in COMMANDS else []
+    homes += [f"headgate {group} {name}" for group in GROUPS if name in GROUPS[group].commands]
+    if homes:
+        ctx.fail(f"No such command '{name}'. Did you mean {' or '.join(map(repr, homes))}?")
 
 
 def _listed(rows: Mapping[str, CommandRow]) -> dict[str, Any]:
