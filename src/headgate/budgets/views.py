@@ -401,7 +401,8 @@ def explained(
     """By the policy in force and what the server said last; nothing is taken."""
     edition, watch = controlled.edition, controlled.watch
     readings = watch.readings if watch is not None else None
-    cost, notes = _cost(body, readings)
+    memory = controlled.traces
+    cost, notes = _cost(body, readings, () if memory is None else memory.since(0))
     if readings is None:
         cause = watch.fault if watch is not None else NO_SERVER
         notes = [f"neither its CPUs nor its debt are known, only rules can be explained: {cause}"]
@@ -437,7 +438,7 @@ def explained_then(
     known = thinned(newest_within(before, policy, MAX_LOOKS), MAX_PLAYED)
     ledger = ledger_at(known, policy, replayed(controlled), at_ms)
     readings = controlled.watch.readings if controlled.watch is not None else None
-    cost, notes = _cost_then(body, before) or _cost(body, readings)
+    cost, notes = _cost_then(body, before) or _cost(body, readings, before)
     expected = cost or Estimate(1, 1)
     asked = StatementCheck(
         at_ms * 1_000_000,
@@ -458,13 +459,28 @@ def _cost_then(
     body: ExplainStatementBody, traces: Sequence[Trace]
 ) -> tuple[Estimate, list[str]] | None:
     """What its pattern was expected to cost, the last time."""
-    query_id = _query_id(body)
-    if body.cost_ms is not None or not query_id:
+    if body.cost_ms is not None:
         return None
+    estimates = (
+        Estimate(trace.estimate_ns, max(trace.estimate_ns, trace.p90_ns))
+        for trace in _alike(body, traces)
+        if trace.estimate_ns
+    )
+    found = next(estimates, None)
+    return None if found is None else (found, [])
+
+
+def _alike(body: ExplainStatementBody, traces: Sequence[Trace]) -> Iterator[Trace]:
+    """Newest first: of that query id; where none is given, of that fingerprint."""
+    asked = _statement(body)
+    own = fingerprint(asked.text, asked.dialect)
     for trace in reversed(traces):
-        if trace.query_id % 2**64 == query_id % 2**64 and trace.estimate_ns:
-            return Estimate(trace.estimate_ns, max(trace.estimate_ns, trace.p90_ns)), []
-    return None
+        if asked.query_id:
+            same = trace.query_id % 2**64 == asked.query_id
+        else:
+            same = trace.fingerprint == own != NO_FINGERPRINT
+        if same:
+            yield trace
 
 
 def _recorded(body: ExplainStatementBody, traces: Sequence[Trace]) -> str:
@@ -519,20 +535,24 @@ def _explained(
 
 
 def _cost(
-    body: ExplainStatementBody, readings: BudgetReadings | None
+    body: ExplainStatementBody, readings: BudgetReadings | None, traces: Sequence[Trace]
 ) -> tuple[Estimate | None, list[str]]:
     if body.cost_ms is not None:
         given_ns = max(1, int(body.cost_ms * 1e6))
         return Estimate(given_ns, given_ns), []
-    query_id = _query_id(body)
+    last = next(_alike(body, traces), None)
+    query_id = last.query_id if last is not None else _query_id(body)
     for pattern in readings.patterns if readings is not None else ():
         if query_id and pattern.query_id % 2**64 == query_id % 2**64:
             cost = pattern.cpu_mean_ns, pattern.cpu_p90_ns
             return Estimate(*(max(1, int(ns)) for ns in cost)), []
-    return None, [
-        "its cost is not known, so burst and capacity are decided as if it cost nothing; give "
-        "cost_ms, or the query_id of a statement that has run"
-    ]
+    return _cost_then(body, traces) or (
+        None,
+        [
+            "its cost is not known, so burst and capacity are decided as if it cost nothing: none "
+            "like it was traced. Give its CPU time, or the query id of one that has run"
+        ],
+    )
 
 
 def _query_id(body: ExplainStatementBody) -> int:

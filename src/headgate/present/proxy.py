@@ -259,7 +259,8 @@ def _policies(found: PgStatusDoc) -> Iterator[Line]:
     if published is not None and published.fault is None:
         yield line(
             f"published  version {published.version}, checksum {published.checksum}, "
-            f"{published.budgets} budgets ({published.enforced} enforced), {published.rules} rules"
+            f"{published.budgets} budget{'s' * (published.budgets != 1)} "
+            f"({published.enforced} enforced), {published.rules} rule{'s' * (published.rules != 1)}"
         )
     if force.rejected:
         yield line(f"rejected   {force.rejected}, the last: {force.rejection}")
