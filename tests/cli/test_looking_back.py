@@ -196,7 +196,8 @@ def test_a_run_far_longer_than_usual_is_reported() -> None:
     }
     page = shown(drawn(timeline_view(read(TimelineDoc, TIMELINE | {"runs": runs}), UTC), CANVAS))
     assert (
-        "Far longer than usual. It runs since 05:00 (1 Mar), for 3.2 h; its 6 runs before" in page
+        "Far longer than usual. It has run since 05:00 (1 Mar), for 3.2 h; its 6 runs before"
+        in page
     )
     quiet = TIMELINE | {"runs": runs | {"usual_minutes": None, "unusual": False}}
     assert "runs before" not in shown(drawn(timeline_view(read(TimelineDoc, quiet), UTC), CANVAS))

@@ -31,6 +31,7 @@ from headgate.history.sessions import SessionGroup
 from headgate.history.starvation import StarvationFinding, Starved
 from headgate.history.watch import Watch
 from headgate.page.clients import HistorySubject, fold_href, sentences, strip_of, wanted_of
+from headgate.page.shell import unbroken
 from headgate.present.clients import (
     Branch,
     CheckCounts,
@@ -475,3 +476,8 @@ def test_an_unknown_client_is_reported_as_unknown(ann: Visitor) -> None:
     shown = text_of(ann.get("/clients/never/seen", since="14d"))
     assert "No client has checked as never/seen" in shown
     assert "History has no check of never/seen in that time." in shown
+
+
+def test_no_line_ends_within_the_id_of_a_rule() -> None:
+    shown = unbroken("mostly by rule r-1a2b3c, <b>")
+    assert shown == 'mostly by rule <span class="nowrap">r-1a2b3c</span>, &lt;b&gt;'

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from contextvars import ContextVar
@@ -66,6 +67,7 @@ def _environment() -> Environment:
         "day": day,
         "web": web_address,
         "count": "{:,}".format,
+        "unbroken": unbroken,
         "pieces": lambda text: str(text).split("`"),
         "segment": lambda text: quote(str(text), safe=":"),
     }
@@ -74,6 +76,17 @@ def _environment() -> Environment:
 
 
 # --- words and figures --------------------------------------------------------------------------
+
+
+RULE_ID = re.compile(r"\b(r-[0-9a-f]{6,})\b")
+
+
+def unbroken(text: str) -> str:
+    """As HTML: no line ends at the hyphen of a rule's id."""
+    from markupsafe import Markup
+
+    whole, pieces = Markup('<span class="nowrap">{}</span>'), RULE_ID.split(text)
+    return Markup().join(whole.format(p) if n % 2 else p for n, p in enumerate(pieces))
 
 
 def amount(value: float, unit: str) -> str:

@@ -85,12 +85,13 @@ def runs_words(runs: RunsDoc, zone: tzinfo | None) -> str:
     lasted = age(runs.minutes * 60)
     since, until = time_of(runs.since, zone), time_of(runs.until, zone)
     if runs.ongoing:
-        told = f"It runs since {since:%H:%M} ({since.day} {since:%b}), for {lasted}"
+        told = f"It has run since {since:%H:%M} ({since.day} {since:%b}), for {lasted}"
     else:
         told = f"It last ran {since.day} {since:%b} {since:%H:%M}–{until:%H:%M}, for {lasted}"
     if runs.usual_minutes is None:
-        few = f"only {runs.earlier} earlier" if runs.earlier else "no earlier"
-        return f"{told}; {few} runs are known within a fortnight, too few to compare with."
+        known = "run is" if runs.earlier == 1 else "runs are"
+        few = f"only {runs.earlier} earlier {known}" if runs.earlier else "no earlier run is"
+        return f"{told}; {few} known within a fortnight, too few to compare with."
     usual, longest = age(runs.usual_minutes * 60), age(runs.longest_minutes * 60)
     told = f"{told}; its {runs.earlier} runs before took {usual} typically, {longest} at most."
     return f"Far longer than usual. {told}" if runs.unusual else told
