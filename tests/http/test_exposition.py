@@ -196,6 +196,7 @@ def test_an_idle_database_is_neither_healthy_nor_at_fault(
     explained = served.ask("GET", "/v1/explain?app=etl&database=main").json
     assert (explained["idle"], explained["needed"]) == (True, [])
     assert explained["reason"] == status["reason"]
+    assert [m["state"] for m in explained["metrics"] if m["metric"] == "lag"] == ["idle"]
 
 
 def test_a_fault_of_an_idle_database_stays_one(serve: Serve) -> None:

@@ -13,7 +13,7 @@ from headgate.base.names import Identity
 from headgate.base.units import share_of
 from headgate.changes.exchange_api import CopiesDoc
 from headgate.changes.reach import Reach
-from headgate.check.answers import AnswerDoc, answer_doc
+from headgate.check.answers import IDLE, AnswerDoc, answer_doc
 from headgate.check.decide import findings
 from headgate.check.model import PASSING, Decision, Finding, State, Verdict
 from headgate.check.reasons import (
@@ -330,6 +330,12 @@ def explain_doc(decision: Decision, book: RuleBook, *, idle: bool = False) -> Ex
     idle = idle and decision.verdict is Verdict.METRIC_UNAVAILABLE
     if idle:
         fields["reason"] = f"{check.database}: {WAKES}"
+        fields["metrics"] = [
+            msgspec.structs.replace(one, state=IDLE)
+            if one.state == State.UNAVAILABLE.value
+            else one
+            for one in answer.metrics
+        ]
     if told := odds_of(decision):
         fields["reason"] = "; ".join(filter(None, [fields["reason"], told]))
     return ExplainDoc(
