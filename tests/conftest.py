@@ -18,7 +18,7 @@ pytest_plugins = [
 # A busy machine is no failure: how long an example took, or was in the making, is not judged.
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 # Examples of a property that says no number itself: each run has others.
-settings.register_profile("short", UNTIMED, max_examples=30)
+settings.register_profile("short", UNTIMED, max_examples=20)
 settings.register_profile("extended", UNTIMED, max_examples=300)
 begin_afresh()
 claim_ports()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.budgets.consequences import Fate, ReplayKey, ReplayOutcome, ReplayTally
@@ -97,7 +97,6 @@ limits = st.fixed_dictionaries(
 
 
 @given(st.lists(limits, min_size=1, max_size=3), st.lists(arrivals, max_size=40))
-@settings(max_examples=60)
 def test_the_policy_that_was_in_force_gives_the_verdicts_that_were_recorded(
     budgets: list[dict[str, Any]], came: list[Arrival]
 ) -> None:

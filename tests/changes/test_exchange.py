@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from headgate.changes.exchange import EVERY_S, MAX_WAITERS, RESTING_S
-from headgate.changes.exchanged import KEEP_S, Offer
+from headgate.changes.exchanged import KEEP_S, PAGE_BYTES, Offer
 from headgate.changes.items import put
 from headgate.changes.model import Change, ChangeKind, item_key
 from headgate.changes.reach import HERE, parse_reach
@@ -151,18 +151,19 @@ async def test_a_member_that_appears_gets_everything(three: Three) -> None:
 async def test_many_changes_go_in_many_messages(three: Three) -> None:
     a, b, c = three
     a.net.cut |= {("db-a", "db-c")}
-    reason = "x" * 400
-    for n in range(600):
+    reason, many = "x" * 400, 200
+    assert many * len(reason) > 2 * PAGE_BYTES
+    for n in range(many):
         await a.put(f"r{n}", f"job{n}", reason=reason)
     assert b.digest == a.digest
     a.net.cut.clear()
     await a.clock.advance(2 * EVERY_S)
-    assert len(c.in_force_now()) == 600
+    assert len(c.in_force_now()) == many
     # And the other way round: by pages of what a new leader lacks.
     new = await Agent(a.net, "db-d", a.clock).start()
     promote(new, [new, b, c])
     await a.clock.advance(2)
-    assert len(new.in_force_now()) == 600
+    assert len(new.in_force_now()) == many
     assert new.digest == c.digest
     await new.stop()
 
@@ -705,7 +706,7 @@ async def test_a_member_that_was_away_for_long_learns_of_a_lift_while_any_member
 
 async def test_a_part_that_is_kept_is_in_force_though_the_next_one_fails(three: Three) -> None:
     a, *_ = three
-    for n in range(150):
+    for n in range(110):
         await a.put(f"r{n:03d}", f"job{n}")
     fresh = await Agent(a.net, "db-d", a.clock).start()
     commit, commits = fresh.store.commit, 0
@@ -718,7 +719,7 @@ async def test_a_part_that_is_kept_is_in_force_though_the_next_one_fails(three: 
         return await commit(*args, **kw)
 
     fresh.store.commit = once  # type: ignore[method-assign]
-    keys = [item_key("rule", f"r{n:03d}", REACH) for n in range(150)]
+    keys = [item_key("rule", f"r{n:03d}", REACH) for n in range(110)]
     with pytest.raises(StoreUnavailable):
         await fresh.book.merge(SHARD, await a.book.entries(keys), by="db-a")
     assert len(fresh.in_force_now()) == 100

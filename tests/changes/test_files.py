@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.budgets.policy import Mode
@@ -542,7 +542,6 @@ WIDE_DEEDS = st.tuples(
 )
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(WIDE_DEEDS, max_size=6))
 def test_an_export_of_metrics_of_a_fleet_changes_nothing(deeds: list[tuple[Any, ...]]) -> None:
     async def play() -> None:
@@ -835,7 +834,6 @@ def without_switches(document: Any) -> dict[str, Any]:
     return {**document, "policies": policies, "handovers": []}
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.lists(DEEDS, max_size=8))
 def test_an_export_that_is_applied_again_changes_nothing(deeds: list[tuple[str, Any]]) -> None:
     async def play() -> None:

@@ -23,7 +23,7 @@ from tests.changes.test_inforce import StubFollower
 from tests.fixtures.fakes import settle
 from tests.shard.shard_world import SHARD
 
-LATER_S = 7200.0
+LATER_S = 300.0
 LATER = iso(NOW.wall_s + LATER_S)
 MEMBER = {"shard": SHARD, "reason": "kernel"}
 ENTRIES: dict[str, dict[str, Any]] = {
@@ -76,10 +76,10 @@ async def test_what_starts_later_counts_from_then_on(world: ChangesWorld) -> Non
 
 
 async def test_a_switchover_can_be_announced_for_later(world: ChangesWorld) -> None:
-    soon = iso(NOW.wall_s + 600)
+    soon = iso(NOW.wall_s + 120)
     await world.apply({"handovers": [{**MEMBER, "for": "5m", "starts_at": soon}]})
     assert in_force(world) == set()
-    await world.clock.advance(600 + LOOK_S)
+    await world.clock.advance(120 + LOOK_S)
     assert in_force(world) == {"handovers"}
 
 

@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.check.answers import answer_doc
@@ -107,7 +107,6 @@ def test_a_metric_check_between_sets_the_clock_back() -> None:
     assert asked == [False, False, True, False, False, False, True]
 
 
-@settings(max_examples=60)
 @given(
     ratio=st.floats(0.1, 0.999),
     gaps_s=st.lists(st.floats(0.01, 50.0), min_size=5, max_size=80),

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.base.names import MetricRef, Scope, parse_identity
@@ -351,7 +351,6 @@ class MadeUp:
 
 
 @given(st.integers(0, 2**32), st.floats(0, 0.999), st.sampled_from([0.0, 0.5, 3.0, 6.0, 30.0]))
-@settings(max_examples=100)
 def test_decisions_are_the_same_on_both_sides_of_the_wire(
     seed: int, roll: float, later_s: float
 ) -> None:

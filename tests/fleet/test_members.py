@@ -172,7 +172,7 @@ def test_what_belongs_to_no_shard_is_rejected(raw: bytes) -> None:
         read_told(raw)
 
 
-@given(st.dictionaries(st.sampled_from(list(ShardTold.__slots__)), JSON))
+@given(st.dictionaries(st.sampled_from(list(ShardTold.__slots__)), JSON, max_size=4))
 def test_no_document_of_another_kind_breaks_a_reader(document: dict[str, object]) -> None:
     try:
         told = read_told(json.dumps(document).encode())

@@ -64,10 +64,13 @@ def test_a_metric_that_rises_and_falls_with_work_is_found() -> None:
     ],
     ids=["noise", "one ramp", "long swings", "jumps"],
 )
+@pytest.mark.parametrize(
+    "seeds", [range(5), pytest.param(range(5, 20), marks=pytest.mark.extended)]
+)
 def test_harmless_work_is_never_blamed(
-    work: Callable[[int, Random], float], metric: Metric
+    work: Callable[[int, Random], float], metric: Metric, seeds: range
 ) -> None:
-    for seed in range(20):
+    for seed in seeds:
         effect = played(metric, work, seed)
         assert effect is None or not effect.is_clear, (seed, effect)
 
@@ -84,7 +87,7 @@ def test_who_lowers_a_metric_is_not_blamed() -> None:
 def test_only_the_busiest_are_kept_and_nobody_who_is_gone() -> None:
     effects = Effects()
     names = {f"job{n}": float(n) for n in range(3 * MAX_CLIENTS)}
-    for tick in range(200):
+    for tick in range(50):
         effects = effects.after(names, {"lag": float(tick % 7), "busy": 1.0}, names)
     assert set(effects.work) == set(sorted(names, key=lambda n: -names[n])[:MAX_CLIENTS])
     assert len(effects.sums) <= 2 * MAX_CLIENTS

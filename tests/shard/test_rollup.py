@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from headgate.base.names import Scope
@@ -467,7 +467,7 @@ def spec_of(policy: dict[str, Any]) -> MetricSpec:
 
 def whole(check: Callable[..., None]) -> Any:
     given_parts = st.lists(members, max_size=4, unique_by=lambda part: part.name)
-    return settings(max_examples=40)(given(parts=given_parts, policy=policies)(check))
+    return given(parts=given_parts, policy=policies)(check)
 
 
 @whole

@@ -34,8 +34,8 @@ from tests.proxy.live.ways import DATABASE
 from tests.proxy.live.wire import message, startup
 
 A_BATCH = 50
-BATCHES = 100
-"""So many texts of each dialect: 5,000, and in the extended run 100,000."""
+BATCHES = 40
+"""So many texts of each dialect: 2,000, and in the extended run 100,000."""
 MANY_BATCHES = 2000
 LONGEST_S = 1800
 many = pytest.mark.parametrize(
