@@ -18,6 +18,7 @@ from headgate.check.health import (
     Window,
     health_of,
     stand,
+    steady_until,
 )
 from headgate.check.model import PASSING, Activity, Decision, State, Verdict
 from headgate.metrics.model import AbsencePolicy, MetricSpec
@@ -138,6 +139,19 @@ def test_a_frozen_metric_rejects_for_its_limit_and_then_opens_visibly(known: Win
     assert ask(health((held, GONE)), after_s=10).verdict is Verdict.THRESHOLD_EXCEEDED
     assert not ask(health((held, GONE)), after_s=40).admitted
     assert ask(health((held, GONE)), after_s=61).admitted
+
+
+def test_until_a_metric_turns_time_alone_decides_nothing_else() -> None:
+    """What clients and the agent keep of a decision ends then."""
+    held = metric("lag", absence="hold", hold_s=30.0, reject_for_s=60.0)
+    known = health((held, window(sample(0.1, age_s=10), absent(Cause.FAILED))))
+    after_s, verdicts = 0.0, []
+    for _ in range(3):
+        left_s = min(steady_until(known, NOW.mono_s + after_s) - NOW.mono_s, 1e6)
+        verdicts.append(ask(known, after_s=after_s).verdict)
+        assert ask(known, after_s=left_s - 0.01).verdict is verdicts[-1]
+        after_s = left_s + 0.01
+    assert verdicts == [Verdict.OK, Verdict.METRIC_UNAVAILABLE, Verdict.OK]
 
 
 @pytest.mark.parametrize(

@@ -229,10 +229,16 @@ def steady_until(health: Health, now_s: float) -> float:
     turns = [
         turn_s
         for s in (*health.standings.values(), *shard)
-        for turn_s in (s.fresh_until, s.passes_until, s.valid_until)
+        for turn_s in (s.fresh_until, s.passes_until, s.valid_until, _ignored_from(s))
         if turn_s >= now_s
     ]
     return min(turns, default=FOREVER)
+
+
+def _ignored_from(status: MetricStatus) -> float:
+    """From when on a metric whose probes go on failing rejects no check (`reject_for_s`)."""
+    since, limit_s = status.absent_since, status.spec.reject_for_s
+    return since + limit_s if since is not None and limit_s else FOREVER
 
 
 def not_rolled_up(spec: MetricSpec) -> MetricStatus:
