@@ -18,6 +18,9 @@ from typing import Any
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, Phase, settings
+from hypothesis.internal.cache import LRUCache
+from hypothesis.internal.conjecture import providers
+from hypothesis.internal.constants_ast import Constants
 from schemathesis.generation.hypothesis.builder import HypothesisTestConfig, create_test
 from schemathesis.generation.hypothesis.builder import HypothesisTestMode as Mode
 from schemathesis.schemas import BaseSchema
@@ -57,6 +60,14 @@ def described(*, rejecting: bool) -> BaseSchema:
     schema.config.checks.positive_data_acceptance.expected_statuses = statuses
     schema.config.checks.negative_data_rejection.expected_statuses = ["4xx", "5xx"]
     return schema
+
+
+@pytest.fixture(autouse=True)
+def constants_of_no_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hypothesis mixes in constants of the modules that are loaded: in another process, or after
+    other tests, it would make up other requests."""
+    monkeypatch.setattr(providers, "_get_local_constants", Constants)
+    monkeypatch.setattr(providers, "CONSTANTS_CACHE", LRUCache(1024))
 
 
 def make_up(route: Route, examples: int, ask: Callable[[Any], None], *modes: Mode) -> None:
