@@ -52,7 +52,7 @@ ROOMS: Mapping[str, Room] = {
     "check": Room(
         what="the hot path: from readings to an answer. Read `decide` first",
         pure="decide health model snapshot",
-        documents="answers api questions reasons snapshot_api",
+        documents="answer_api answers api questions reasons snapshot_api",
         doors="client_routes freno metric_routes reporting routes streaming views",
         uses="budgets history pacing",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,12 +12,16 @@ from typing import TYPE_CHECKING, Any
 from headgate.cli.signals import flushed, open_streams, reset_signals
 from headgate.errors import HeadgateError
 
+gc.disable()  # What is loaded stays: to look for garbage in it takes a tenth of a short command.
 try:
     from headgate.cli.app import app
 except ModuleNotFoundError as missing:
     if missing.name not in ("typer", "rich"):
         raise
     sys.exit(f"headgate: the command line needs {missing.name}: pip install 'headgate[cli]'")
+
+gc.freeze()
+gc.enable()
 
 if TYPE_CHECKING:
     from headgate.cli.pg import PgExtension

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from headgate.check.answers import AnswerDoc, DebitDoc, MetricDoc
+from headgate.check.answer_api import AnswerDoc, DebitDoc, MetricDoc
 from headgate.check.api import (
     ClientDoc,
     DatabaseDoc,

@@ -13,8 +13,14 @@ import pytest
 import trustme
 
 from headgate.cli import api
-from headgate.cli.api import checked_token, connect, find_target, metric_path
-from headgate.cli.exits import AgentSilent, AgentUnreachable
+from headgate.cli.api import (
+    AgentSilent,
+    AgentUnreachable,
+    checked_token,
+    connect,
+    find_target,
+    metric_path,
+)
 from headgate.errors import HeadgateError, InvalidRequest, InvalidSettings
 from tests.cli import builders
 from tests.cli.scripted import Heard, Reply, ScriptedAgent, problem

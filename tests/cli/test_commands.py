@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -826,6 +828,35 @@ def test_help_loads_nothing_that_only_commands_need() -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_an_admission_loads_neither_what_draws_nor_what_decides(scripted: ScriptedAgent) -> None:
+    """A job may start with it: it is the command that has to be fast."""
+    scripted.replies["GET", "/v1/check"] = said(Verdict.OK)
+    code = (
+        "import atexit, sys\nfrom headgate.__main__ import main\n"
+        "heavy = {'asyncio', 'rich.console', 'ssl', 'headgate.check.model'}\n"
+        "atexit.register(lambda: print(sorted(heavy & set(sys.modules))))\n"
+        f"sys.argv = {['headgate', *CHECK, '--url', scripted.url]!r}\nmain()"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ},  # Without the width that a debugger's readline sets behind it.
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stdout.splitlines() == ["ADMITTED  etl:nightly may work on main", "[]"]
+
+
+def test_an_admission_is_the_same_line_with_colors(
+    scripted: ScriptedAgent, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripted.replies["GET", "/v1/check"] = said(Verdict.OK)
+    plain = run(*CHECK).out
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    colored = run(*CHECK).out
+    assert colored != plain and re.sub(r"\x1b\[[0-9;]*m", "", colored) == plain
 
 
 def test_without_typer_the_remedy_is_named() -> None:

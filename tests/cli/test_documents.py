@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headgate.check.answers import AnswerDoc, MetricDoc
+from headgate.check.answer_api import AnswerDoc, MetricDoc
 from headgate.check.api import AuditDoc, ClientDoc, MetricView, RejectionDoc, StatusDoc
 from headgate.cli.documents import read, read_list
 from headgate.errors import BadDocument

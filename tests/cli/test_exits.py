@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from headgate.check.model import Verdict
+from headgate.cli.api import AgentUnreachable
 from headgate.cli.exits import (
     EXIT_CODES,
     FAILED,
     OTHER_REJECTION,
     UNREACHABLE,
     USAGE,
-    AgentUnreachable,
     exit_code_of_error,
     exit_code_of_verdict,
     exit_code_rows,

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from headgate.check.answers import MetricDoc
+from headgate.check.answer_api import MetricDoc
 from headgate.cli.documents import plain, read
 from headgate.cli.render import note_text
 from headgate.present.metrics import absence_text, nearest

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from headgate.base.names import MetricRef, Scope, parse_identity
-from headgate.check.answers import AnswerDoc, BatchDoc, MetricDoc
+from headgate.check.answer_api import AnswerDoc, BatchDoc, MetricDoc
 from headgate.check.model import Check, Verdict
 from headgate.check.snapshot import Counted
 from headgate.check.snapshot_api import encode_report

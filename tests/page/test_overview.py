@@ -14,7 +14,7 @@ from headgate.base.names import Scope
 from headgate.changes.model import Change, ChangeKind
 from headgate.changes.reach import EVERYWHERE, Place
 from headgate.changes.state import ChangeMade, CopyState
-from headgate.check.answers import MetricDoc
+from headgate.check.answer_api import MetricDoc
 from headgate.check.api import DatabaseDoc
 from headgate.check.health import ShardHealth, stand
 from headgate.check.model import Activity

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from headgate.changes.exchange_api import CopiesDoc
-from headgate.check.answers import AnswerDoc, MetricDoc
+from headgate.check.answer_api import AnswerDoc, MetricDoc
 from headgate.fleet.api import FleetFollowingDoc, ReachedDoc
 from headgate.history.replay import ThresholdReplay
 from headgate.history.unthrottled_api import UnthrottledDoc

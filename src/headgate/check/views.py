@@ -15,7 +15,8 @@ from headgate.base.redaction import redacted
 from headgate.budgets.service import Budgets
 from headgate.budgets.views import told_of
 from headgate.changes.state import CopyState
-from headgate.check.answers import MetricDoc, metric_doc
+from headgate.check.answer_api import MetricDoc
+from headgate.check.answers import metric_doc
 from headgate.check.api import (
     ClientDoc,
     ClientsDoc,

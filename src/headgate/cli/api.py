@@ -18,7 +18,6 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import quote, urlencode
 
 from headgate.cli.documents import read
-from headgate.cli.exits import AgentSilent, AgentUnreachable
 from headgate.cli.options import confirm, preview_line
 from headgate.client.drivers.pool import no_answer
 from headgate.client.drivers.sync import Deadline, converse
@@ -36,6 +35,15 @@ SYSTEM_SOCKET = Path("/run/headgate/agent.sock")
 
 
 NO_HEADERS = NO_QUERY = MappingProxyType[str, str]({})
+
+
+class AgentUnreachable(HeadgateError):
+    """No agent answered: nothing is known, and nothing was changed that we know of."""
+
+
+class AgentSilent(AgentUnreachable):
+    """It took the request and gave no answer in time: the change may be made, or
+    still be."""
 
 
 class RequestRejected(InvalidRequest):

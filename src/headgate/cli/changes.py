@@ -411,7 +411,7 @@ def _make(
     post: PostChange, done: str, fleet: bool, change: ChangeOptions, agent: AgentOptions
 ) -> None:
     """Tried and shown, then asked for, and then made of just that; with --yes at once."""
-    from headgate.cli.exits import AgentSilent
+    from headgate.cli.api import AgentSilent
 
     etag = None
     if not change.dry_run and not change.yes:

@@ -24,9 +24,7 @@ from headgate.cli.options import (
 from headgate.errors import WaitedTooLong
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
-    from headgate.check.answers import AnswerDoc
+    from headgate.check.answer_api import AnswerDoc
     from headgate.cli.api import Answered, Api
     from headgate.client.answers import Answer
 
@@ -90,30 +88,28 @@ def check(
     standard error. A check wakes an idle database, and waits up to 5 s for its first
     readings.
     """
-    from headgate.check.answers import AnswerDoc
+    from headgate.check.answer_api import AnswerDoc
     from headgate.cli.documents import read
-    from headgate.cli.exits import exit_code_of_verdict
-    from headgate.cli.output import show_text
+    from headgate.cli.output import show_line
 
     asked = ask_until(agent.connect(), {**question.query, **work.query}, wait_s=wait)
     answer = read(AnswerDoc, asked.document)
     reject_incoherent(asked, answer, question.database)
+    # What draws tables takes as long to load as all the rest: an admission needs none of it.
     if answer.admitted:
-        show_text(asked, agent.as_json, admission(answer, asked.document))
-    else:
-        # What draws tables takes as long to load as all the rest: an admission needs none of it.
-        agent.show(asked, "metrics.rejection_view")
+        show_line(asked, agent.as_json, "ADMITTED", admission(answer, asked.document), "bold green")
+        return
+    from headgate.cli.exits import exit_code_of_verdict
+
+    agent.show(asked, "metrics.rejection_view")
     raise typer.Exit(exit_code_of_verdict(answer.verdict))
 
 
-def admission(answer: AnswerDoc, document: Mapping[str, Any]) -> Text:
-    from rich.text import Text
-
-    who, where = plain(answer.app), plain(answer.database)
-    line = Text().append("ADMITTED", style="bold green")
-    line.append(f"  {who} may work on {where}")
+def admission(answer: AnswerDoc, document: Mapping[str, Any]) -> str:
+    """What follows the word."""
     charged = _charged(document)
-    return line.append(f"; {charged}") if charged else line
+    line = f"  {plain(answer.app)} may work on {plain(answer.database)}"
+    return f"{line}; {charged}" if charged else line
 
 
 def _charged(document: Mapping[str, Any]) -> str:
@@ -212,7 +208,7 @@ def ask_following(api: Api, path: str, question: Mapping[str, str | None]) -> An
 def ask_until(api: Api, question: Mapping[str, str | None], *, wait_s: float) -> Answered:
     """The first admission, or the last answer before `wait_s` is over. An idle database wakes by
     the first check: its readings are waited for in any case."""
-    from headgate.cli.exits import AgentUnreachable
+    from headgate.cli.api import AgentUnreachable
 
     began_s = time.monotonic()
     ends_s, wakes_until_s = began_s + wait_s, 0.0

@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headgate.base.redaction import Scrubber
+from headgate.cli.api import AgentUnreachable
 from headgate.cli.debug_items import BundleItem, Content, NotThere
 from headgate.cli.debug_scrub import Names, lines_without_literals, without_literals
-from headgate.cli.exits import AgentUnreachable
 from headgate.cli.options import AgentOptions, Since
 from headgate.errors import HeadgateError
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from headgate.check.model import VERDICT_MEANINGS, Verdict
+from headgate.cli.api import AgentUnreachable
 from headgate.errors import (
     HeadgateError,
     InvalidName,
@@ -30,15 +31,6 @@ EXIT_CODES: dict[Verdict, int] = {
     Verdict.OVER_BUDGET: 17,
     Verdict.INTERNAL_ERROR: 18,
 }
-
-
-class AgentUnreachable(HeadgateError):
-    """No agent answered: nothing is known, and nothing was changed that we know of."""
-
-
-class AgentSilent(AgentUnreachable):
-    """It took the request and gave no answer in time: the change may be made, or
-    still be."""
 
 
 def exit_code_of_verdict(verdict: str) -> int:

@@ -8,14 +8,13 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
-from inspect import signature
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar, cast, get_type_hints
-
-from rich.console import Console, RenderableType
 
 from headgate.cli.documents import read
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
     from headgate.cli.api import Answered
     from headgate.cli.render import Canvas
     from headgate.present.view import Block
@@ -43,6 +42,8 @@ _FILLING = re.compile(r" +(?=\n)")
 
 def console(stream: TextIO | None = None) -> Console:
     """On standard output, or on `stream`."""
+    from rich.console import Console  # As long to load as what reads the command line.
+
     stream = sys.stdout if stream is None else stream
     fixed = stream.isatty() or "COLUMNS" in os.environ  # noqa: TID251 -- as rich reads it
     return Console(
@@ -67,12 +68,27 @@ def show(answered: Answered, as_json: bool, render: Callable[[Canvas], Renderabl
         show_page(render)
 
 
-def show_text(answered: Answered, as_json: bool, text: RenderableType) -> None:
-    """The same where nothing depends on the width."""
+def show_line(answered: Answered, as_json: bool, word: str, rest: str, style: str) -> None:
+    """The same of one line that begins with a word in its own style."""
     if as_json:
         show_document(answered)
+    elif _fits_a_pipe(word + rest):
+        print(word + rest)
     else:
-        console().print(text)
+        from rich.text import Text
+
+        console().print(Text().append(word, style=style).append(rest))
+
+
+def _fits_a_pipe(line: str) -> bool:
+    """Whether standard output has neither colors nor a width at which the line would be wrapped."""
+    asked_for = ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE")
+    return (
+        line.isascii()
+        and len(line) <= PIPE_WIDTH
+        and not sys.stdout.isatty()
+        and not any(name in os.environ for name in asked_for)  # noqa: TID251 -- as rich reads them
+    )
 
 
 def show_view(given: Answered | Mapping[str, Any], as_json: bool, view: str, /, **how: Any) -> None:
@@ -91,6 +107,8 @@ def show_view(given: Answered | Mapping[str, Any], as_json: bool, view: str, /, 
 def presenter(view: str) -> tuple[Callable[..., Iterable[Block]], type[Any]]:
     """By its name below headgate.present, and the kind of document that it takes."""
     module, _, name = view.partition(".")
+    from inspect import signature
+
     found = getattr(import_module(f"headgate.present.{module}"), name)
     return found, get_type_hints(found)[next(iter(signature(found).parameters))]
 

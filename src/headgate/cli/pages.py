@@ -46,7 +46,7 @@ from headgate.present.status import (
 from headgate.present.words import advice_of
 
 if TYPE_CHECKING:
-    from headgate.check.answers import MetricDoc
+    from headgate.check.answer_api import MetricDoc
     from headgate.check.api import DatabaseDoc, StatusDoc
     from headgate.pacing.api import PaceDoc
     from headgate.shard.api import ShardDoc

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol
 import typer
 
 from headgate.cli.api import (
+    AgentUnreachable,
     Api,
     SocketTransport,
     checked_token,
     find_target,
 )
-from headgate.cli.exits import AgentUnreachable
 from headgate.cli.options import INTERVAL, AgentOptions, AsJson, Interval, Strict, Token
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from headgate.check.answers import MetricDoc
+from headgate.check.answer_api import MetricDoc
 from headgate.cli.documents import plain
 from headgate.cli.render import GAP, Canvas, bar, plain_table, sparkline
 from headgate.present.metrics import (

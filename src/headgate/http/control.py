@@ -30,7 +30,7 @@ from headgate.changes.model import Change, ChangeKind
 from headgate.changes.own import OwnBook
 from headgate.changes.routes import CHANGE_ROUTES, EXCHANGE_ROUTES, ChangeRoutes, Exchanging
 from headgate.changes.state import is_taken_out
-from headgate.check.answers import AnswerDoc, BatchDoc, FrenoDoc
+from headgate.check.answer_api import AnswerDoc, BatchDoc, FrenoDoc
 from headgate.check.api import (
     ReadyDoc,
     StatusDoc,

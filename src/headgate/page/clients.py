@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 from starlette.responses import Response
 
-from headgate.check.answers import AnswerDoc
+from headgate.check.answer_api import AnswerDoc
 from headgate.check.api import ClientsDoc, RejectionsDoc, StatusDoc
 from headgate.history.api import (
     BinDoc,

@@ -22,7 +22,7 @@ from headgate.base.ports import Clock
 from headgate.base.problems import Problem
 from headgate.base.units import parse_amount
 from headgate.budgets.api import PoliciesDoc
-from headgate.check.answers import MetricDoc
+from headgate.check.answer_api import MetricDoc
 from headgate.check.api import (
     AuditDoc,
     AuditsDoc,

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from headgate.check.answers import DebitDoc, MetricDoc
+from headgate.check.answer_api import DebitDoc, MetricDoc
 from headgate.check.model import State, Verdict
 from headgate.check.reasons import duration
 from headgate.pacing.api import PaceDoc

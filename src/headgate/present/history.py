@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import tzinfo
 from typing import NamedTuple
 
-from headgate.check.answers import AnswerDoc
+from headgate.check.answer_api import AnswerDoc
 from headgate.check.api import RejectionDoc, RejectionsDoc
 from headgate.check.model import Verdict
 from headgate.check.reasons import duration, limit_told

@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import structs
 
-from headgate.check.answers import AnswerDoc, MetricDoc
+from headgate.check.answer_api import AnswerDoc, MetricDoc
 from headgate.check.api import MetricsDoc, MetricView, RemovedDoc, WideMetricDoc
 from headgate.check.reasons import duration, quantity
 from headgate.metrics.samples import CAUSE_MEANINGS, Cause

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from headgate.check.answers import MetricDoc
+from headgate.check.answer_api import MetricDoc
 from headgate.check.reasons import duration, quantity
 from headgate.present.metrics import (
     CURRENT,

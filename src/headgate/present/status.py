@@ -27,7 +27,7 @@ from headgate.present.view import Block, Note, Step, Tone, outcome
 
 if TYPE_CHECKING:
     from headgate.budgets.api import PoliciesDoc
-    from headgate.check.answers import MetricDoc
+    from headgate.check.answer_api import MetricDoc
     from headgate.check.api import DatabaseDoc, MetricView, StatusDoc, StoreDoc
     from headgate.fleet.api import FleetFollowingDoc
     from headgate.history.api import RoguesDoc, StarvationDoc

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 if TYPE_CHECKING:
-    from headgate.check.answers import MetricDoc
+    from headgate.check.answer_api import MetricDoc
 
 Tone = Literal["", "good", "warned", "bad", "unknown", "quiet", "strong", "info"]
 DASH = "–"

@@ -10,7 +10,7 @@ import msgspec
 from msgspec.json import encode
 
 from headgate.base.units import share_of
-from headgate.check.answers import AnswerDoc
+from headgate.check.answer_api import AnswerDoc
 from headgate.check.reasons import duration, quantity
 from headgate.errors import BadDocument
 from headgate.history.api import STARVED

@@ -13,7 +13,8 @@ from headgate.base.names import Identity
 from headgate.base.units import share_of
 from headgate.changes.exchange_api import CopiesDoc
 from headgate.changes.reach import Reach
-from headgate.check.answers import IDLE, AnswerDoc, answer_doc
+from headgate.check.answer_api import AnswerDoc
+from headgate.check.answers import IDLE, answer_doc
 from headgate.check.decide import findings
 from headgate.check.model import PASSING, Decision, Finding, State, Verdict
 from headgate.check.reasons import (

@@ -14,7 +14,8 @@ import msgspec
 
 from headgate.changes.exchange_api import CopiesDoc
 from headgate.changes.state import CopyState
-from headgate.check.answers import MetricDoc, metric_doc
+from headgate.check.answer_api import MetricDoc
+from headgate.check.answers import metric_doc
 from headgate.check.decide import judge
 from headgate.check.health import Window, stand
 from headgate.check.model import Activity

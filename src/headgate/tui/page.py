@@ -16,7 +16,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-from headgate.check.answers import MetricDoc
+from headgate.check.answer_api import MetricDoc
 from headgate.check.api import ClientDoc, DatabaseDoc, StatusDoc
 from headgate.check.reasons import WAKES, duration
 from headgate.cli.documents import plain

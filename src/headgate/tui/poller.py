@@ -15,8 +15,7 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from headgate.check.api import StatusDoc
-from headgate.cli.api import Api, database_path
-from headgate.cli.exits import AgentUnreachable
+from headgate.cli.api import AgentUnreachable, Api, database_path
 from headgate.errors import HeadgateError
 from headgate.proxy.api import ProxyStatusDoc
 from headgate.tui.sources import (

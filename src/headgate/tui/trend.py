@@ -13,7 +13,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.structs import replace
 
-from headgate.check.answers import MetricDoc
+from headgate.check.answer_api import MetricDoc
 from headgate.check.api import ClientDoc, DatabaseDoc, StatusDoc
 from headgate.proxy.api import ProxyStatusDoc
 
