@@ -23,7 +23,6 @@ from types import FrameType
 from typing import Any
 
 import msgspec
-import psutil
 from starlette.responses import Response
 
 from headgate.base.paths import distribution, packages
@@ -236,6 +235,8 @@ DEBUG_ROUTES = (
 
 
 def system_facts() -> dict[str, str]:
+    import psutil  # As below.
+
     return {
         "system": platform.system(),
         "kernel": platform.release(),
@@ -252,6 +253,8 @@ def system_facts() -> dict[str, str]:
 
 
 def _process(tasks: int) -> ProcessDoc:
+    import psutil  # 1 MB that only this document needs.
+
     mine = psutil.Process()
     used = mine.cpu_times()
     return ProcessDoc(
