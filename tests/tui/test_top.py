@@ -333,8 +333,8 @@ def test_each_view_can_be_printed(busy: ScriptedAgent, run: Run) -> None:
 
 def test_history_is_there_from_the_first_frame_on(busy: ScriptedAgent, run: Run) -> None:
     at = (datetime.now(UTC) - timedelta(minutes=3)).strftime("%Y-%m-%dT%H:%M:00Z")
-    minute = {"at": at, "database": "main", "metric": "lag", "looks": 4, "unavailable": 0, "low": 1.0}
-    minute |= {"mean": 2.0, "high": 5.0, "breached_share": 0.0, "threshold": 5.0}
+    minute = {"at": at, "database": "main", "metric": "lag", "looks": 4, "unavailable": 0}
+    minute |= {"low": 1.0, "mean": 2.0, "high": 5.0, "breached_share": 0.0, "threshold": 5.0}
     busy.says("/v1/history/metrics", {"minutes": [minute], "whole": True})
     ran = run("top", "--once", "--view", "shard", "--interval", "0.1s")
     line = next(line for line in ran.out.splitlines() if line.strip().startswith("lag"))
