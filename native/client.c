@@ -188,41 +188,51 @@ typedef struct best {
     int specific;
 } best;
 
+static bool is_before(const hg_gate *gates, best one, best other)
+{
+    return one.specific > other.specific
+           || (one.specific >= 0 && one.specific == other.specific
+               && gates[one.gate].rank < gates[other.gate].rank);
+}
+
 static void look(const hg_policy *policy, const char *token, size_t token_length, const char *name,
-                 size_t length, int64_t wall_ms, best *found)
+                 size_t length, int64_t wall_ms, best *rejects, best *exempts)
 {
     const hg_gate *gates = hg_gates_of(policy);
     uint64_t hash = hg_hash_inline(TOKEN_SEED, token, token_length);
 
     for (uint32_t i = first_of(policy, hash); i < policy->gates.count && gates[i].token == hash;
          i++) {
-        int how;
+        best *found = gates[i].kind == HG_GATE_REJECTS ? rejects : exempts;
+        best one;
 
         if (wall_ms < gates[i].from_ms || wall_ms >= gates[i].until_ms)
             continue;
-        how = specific(policy, &gates[i], name, length);
-        if (how > found->specific
-            || (how >= 0 && how == found->specific && gates[i].rank < gates[found->gate].rank))
-            *found = (best){i, how};
+        one = (best){i, specific(policy, &gates[i], name, length)};
+        if (is_before(gates, one, *found))
+            *found = one;
     }
 }
 
 uint32_t hg_gate_of(const hg_policy *policy, const char *name, size_t length, bool by_tag,
                     int64_t wall_ms)
 {
-    best found = {HG_NO_GATE, -1};
+    const hg_gate *gates = hg_gates_of(policy);
+    best rejects = {HG_NO_GATE, -1}, exempts = {HG_NO_GATE, -1};
 
     if (policy->gates.count == 0)
         return HG_NO_GATE;
     for (size_t at = 0; at < length;) {
         size_t size = level_at(name, length, at);
 
-        look(policy, name + at, size, name, length, wall_ms, &found);
+        look(policy, name + at, size, name, length, wall_ms, &rejects, &exempts);
         at += size + 1;
     }
     if (by_tag)
-        look(policy, "all", 3, name, length, wall_ms, &found);
-    return found.gate;
+        look(policy, "all", 3, name, length, wall_ms, &rejects, &exempts);
+    if (exempts.gate == HG_NO_GATE || gates[exempts.gate].kind != HG_GATE_EXEMPTS)
+        return rejects.gate;
+    return is_before(gates, rejects, exempts) ? rejects.gate : exempts.gate;
 }
 
 int64_t hg_gates_until(const hg_policy *policy, int64_t wall_ms)

@@ -218,11 +218,12 @@ typedef struct hg_identity {
     uint8_t secret[64];
 } hg_identity;
 
-enum { HG_GATE_REJECTS = 1, HG_GATE_EXEMPTS = 2 };
+enum { HG_GATE_REJECTS = 1, HG_GATE_EXEMPTS = 2, HG_GATE_EXEMPTS_PARTLY = 3 };
 
 /* A rule on clients (hold, ratio, exempt), within a span of time. It applies to a client if each level of
  * its target is one of the client's. Of several, one on the whole name beats one on several levels, that beats
- * one on a single level, and "all" comes last; among equals the lowest rank. */
+ * one on a single level, and "all" comes last; among equals the lowest rank. An exemption from some metrics only
+ * comes before broader exemptions, which do not count then; it exempts no statement. */
 typedef struct hg_gate {
     uint64_t token; /* hg_hash(5, the target's first level) */
     hg_string target;

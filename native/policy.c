@@ -385,7 +385,7 @@ static const char *check_gates(const hg_policy *policy)
             || !string_fits(policy, gates[i].rule, 0, HG_MAX_VALUE_BYTES)
             || !string_fits(policy, gates[i].reason, 0, HG_MAX_VALUE_BYTES))
             return "a rule on clients lies outside of the strings";
-        if (gates[i].kind < HG_GATE_REJECTS || gates[i].kind > HG_GATE_EXEMPTS)
+        if (gates[i].kind < HG_GATE_REJECTS || gates[i].kind > HG_GATE_EXEMPTS_PARTLY)
             return "a rule on clients is of no kind";
         if (i > 0 && gates[i - 1].token > gates[i].token)
             return "rules on clients are not in order";

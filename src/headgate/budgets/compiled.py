@@ -69,7 +69,6 @@ _INDEX = Struct("<I")
 _GATE = Struct("<Q2I2I2IqqIIBBHI")
 _IDENTITY = Struct(f"<{IDENTITY_BYTES}s")
 _GATE_SEED = 5
-_REJECTS, _EXEMPTS = 1, 2
 _ELEMENTS = (
     _BUDGET, _RULE, _INDEX, _INDEX, _PAIR, _SLOT, _INDEX, _INDEX, _KEY, _MASK, _STRING, _IDENTITY,
     _GATE,
@@ -152,9 +151,8 @@ def _gate_texts(gate: ClientRule) -> tuple[bytes, bytes, bytes]:
 def _gate_records(gates: Iterable[ClientRule], places: list[tuple[int, int]]) -> Iterator[bytes]:
     for at, gate in enumerate(gates):
         texts = chain.from_iterable(places[3 * at : 3 * at + 3])
-        kind = _EXEMPTS if gate.exempts else _REJECTS
         spans = gate.from_ms, gate.until_ms, gate.ratio, gate.rank
-        yield _GATE.pack(_token(gate), *texts, *spans, kind, gate.levels, 0, 0)
+        yield _GATE.pack(_token(gate), *texts, *spans, gate.kind, gate.levels, 0, 0)
 
 
 # --- what leads to a rule ----------------------------------------------------------------------

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from struct import Struct
 from typing import Annotated, NamedTuple
 
@@ -138,6 +138,15 @@ IN_POSTGRES = frozenset(
 """What a server itself knows of a session; the rest only a proxy sees."""
 
 
+class GateKind(IntEnum):
+    """hg_gate's kinds."""
+
+    REJECTS = 1
+    EXEMPTS = 2
+    EXEMPTS_PARTLY = 3
+    """From some metrics only: exempts no statement, and comes before broader exemptions."""
+
+
 class ClientRule(NamedTuple):
     """A rule, within a span of time (hg_gate)."""
 
@@ -146,7 +155,7 @@ class ClientRule(NamedTuple):
     reason: str
     ratio: int
     """Of ALL_SHARES."""
-    exempts: bool
+    kind: GateKind
     rank: int
     """Of two that are equally specific, the lower one decides."""
     from_ms: int = 0
@@ -176,13 +185,16 @@ NO_SERVER_RULES = ServerRules()
 def gates_of(book: RuleBook, database: str, wall_s: float) -> tuple[ClientRule, ...]:
     """Rules that throttle or exempt clients of this database, now or soon."""
     mine = [rule for rule in book.rules if _acts(rule, database, wall_s, book.suspended)]
+    if all(rule.kind is not Kind.EXEMPT or rule.metrics for rule in mine):
+        # One from some metrics only takes a full exemption's place, and does nothing else there.
+        mine = [rule for rule in mine if rule.kind is not Kind.EXEMPT]
     return tuple(
         ClientRule(
             rule.target,
             rule.id,
             "" if rule.kind is Kind.EXEMPT else throttles(rule),
             0 if rule.kind is Kind.EXEMPT else _shares(rule),
-            rule.kind is Kind.EXEMPT,
+            _gate_kind(rule),
             rank,
             *span,
         )
@@ -197,10 +209,15 @@ def _acts(rule: Rule, database: str, wall_s: float, suspended: frozenset[str]) -
     if len(rule.target.encode()) > MAX_TARGET_BYTES:
         return False  # No client has such a name there.
     if rule.kind is Kind.EXEMPT:
-        # Of some metrics only: it does not compete with what throttles the client.
-        return not rule.metrics and rule.id not in suspended
+        return rule.id not in suspended
     # A ratio of 0 throttles nobody, but decides before a broader rule.
     return rule.kind in (Kind.HOLD, Kind.RATIO)
+
+
+def _gate_kind(rule: Rule) -> GateKind:
+    if rule.kind is not Kind.EXEMPT:
+        return GateKind.REJECTS
+    return GateKind.EXEMPTS_PARTLY if rule.metrics else GateKind.EXEMPTS
 
 
 def _shares(rule: Rule) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import hmac
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,6 +75,25 @@ def test_the_core_finds_the_rule_that_the_book_does(
     rule_id = None if found == NO_GATE else in_order[found]
     expected = applied.reject or (None if partly else applied.exempt)
     assert rule_id == (None if expected is None else expected.id)
+
+
+def test_a_full_exemption_behind_a_partial_one_exempts_no_statement() -> None:
+    """As for checks: the narrower rule, of two on one target the stricter, says what is exempt."""
+    full, partly = Rule("full", "etl", kind=Kind.EXEMPT), Rule("lag", "etl:b", kind=Kind.EXEMPT)
+    partly = replace(partly, metrics=("lag",))
+    hold = Rule("hold", "all", kind=Kind.HOLD)
+    assert _decides([full, hold], "etl:b") == "full"
+    assert _decides([full, partly, hold], "etl:b") == "hold"
+    assert _decides([full, partly, hold], "etl:c") == "full"
+    assert _decides([full, replace(partly, target="etl")], "etl:b") is None
+    assert gates_of(RuleBook([partly]), "main", 0) == (), "alone, it does nothing to statements"
+
+
+def _decides(given_rules: list[Rule], name: str) -> str | None:
+    gates = gates_of(RuleBook(given_rules), "main", 0)
+    compiled = compile_policy(Policy(ruling=ServerRules(IdentityTerms(), gates)), 1)
+    found = _gate_of(compiled, name.encode(), 0, by_tag=True)
+    return None if found == NO_GATE else gate_rules(compiled)[found]
 
 
 @given(st.binary(max_size=100), st.binary(max_size=300))
